@@ -1,0 +1,54 @@
+"""What can go wrong in the engine.
+
+EngineError
+├── ModelError
+│   ├── ModelNotFound        no such alias, folder, repository or file
+│   ├── ModelUnreadable      found, but damaged or of a kind that is not supported
+│   └── ModelFetchFailed     a download failed; may work later
+├── TemplateError            the chat template refused the messages
+└── PromptError              a prompt the model cannot take (empty, beyond the context)
+"""
+
+
+class EngineError(Exception):
+    """Base of the engine's errors. ``code`` is stable, ``retryable`` says whether trying again may help."""
+
+    code = "engine_error"
+    retryable = False
+
+
+class ModelError(EngineError):
+    """A model could not be made ready."""
+
+    code = "model_error"
+
+
+class ModelNotFound(ModelError):
+    """No such alias, folder, repository or file."""
+
+    code = "model_not_found"
+
+
+class ModelUnreadable(ModelError):
+    """The model is there but damaged, or of a kind that is not supported."""
+
+    code = "model_unreadable"
+
+
+class ModelFetchFailed(ModelError):
+    """A download failed; a later try may succeed."""
+
+    code = "model_fetch_failed"
+    retryable = True
+
+
+class TemplateError(EngineError):
+    """The model's chat template refused the messages."""
+
+    code = "template_error"
+
+
+class PromptError(EngineError):
+    """The model cannot take this prompt."""
+
+    code = "prompt_error"

@@ -1,0 +1,211 @@
+"""The seam between a lane and the engine that decodes for it: plain data and three protocols.
+
+Nothing here imports MLX, so actors, the HTTP layer, fakes and tests use it freely. Every object is
+immutable and may cross threads; the protocols say on which thread each method runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+FinishReason: TypeAlias = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one row picks its next token. The defaults are greedy.
+
+    ``temperature`` 0 means greedy whatever the other filters say. ``top_p`` 1, ``top_k`` 0 and
+    ``min_p`` 0 switch those filters off. Penalties at 0 (repetition at 1) cost nothing. With a
+    ``seed`` the row's choices depend on the seed and its own logits alone, whatever shares the batch.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RowRequest:
+    """One request as a lane sees it.
+
+    ``tokens`` is the whole prompt (at least one id). ``stop`` holds strings; none of them, nor text
+    behind them, is ever emitted. ``top_logprobs`` is None for no logprobs, else 0 to 20 alternatives.
+    """
+
+    id: str
+    tokens: Sequence[int]
+    max_tokens: int
+    sampling: Sampling = Sampling()
+    stop: tuple[str, ...] = ()
+    top_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural-log probability of one emitted token and of its best alternatives, best first."""
+
+    token: int
+    text: str
+    logprob: float
+    top: tuple[tuple[int, str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """``done`` of ``total`` prompt tokens are in the row's cache. Sent after every prefill chunk."""
+
+    id: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Newly decoded tokens of a row and the text that they settled.
+
+    ``text`` may be empty while UTF-8 or a possible stop string is held back; ``tokens`` never is.
+    """
+
+    id: str
+    text: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The row ended by itself and has left the batch. Terminal. ``text`` is what was still held back."""
+
+    id: str
+    reason: FinishReason
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    prefill_ms: float
+    decode_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The row left the batch because it was cancelled. Terminal."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """This row alone could not be decoded and has left the batch. Terminal."""
+
+    id: str
+    code: str
+    message: str
+
+
+RowEvent: TypeAlias = Prefilled | Delta | Finished | Cancelled | Failed
+Terminal: TypeAlias = Finished | Cancelled | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class LaneFigures:
+    """What a backend did so far. Counters never go backwards while the backend is open."""
+
+    rows: int = 0
+    prefilling: int = 0
+    peak_rows: int = 0
+    steps: int = 0
+    decoded_tokens: int = 0
+    prefilled_tokens: int = 0
+    step_ms_p50: float = 0.0
+    step_ms_p99: float = 0.0
+    decode_tps: float = 0.0
+    prefill_tps: float = 0.0
+
+
+class Detokenizer(Protocol):
+    """Turns one row's tokens into text as they come. Not thread-safe; one per row."""
+
+    def add(self, token: int) -> str:
+        """Return the text that ``token`` settled, possibly empty; never an incomplete character."""
+        ...
+
+    def flush(self) -> str:
+        """Return what is still held back; incomplete UTF-8 comes out as U+FFFD."""
+        ...
+
+
+class TextCodec(Protocol):
+    """A model's tokenizer and chat template. Any thread; methods may take milliseconds."""
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
+    ) -> Sequence[int]:
+        """Return the prompt ids of a conversation, ready for the assistant's reply.
+
+        Raises TemplateError when the model's template refuses the messages.
+        """
+        ...
+
+    def encode(self, text: str) -> Sequence[int]:
+        """Return the ids of ``text`` alone, without special tokens added."""
+        ...
+
+    def detokenizer(self) -> Detokenizer:
+        """Return a fresh streaming detokenizer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What the rest of the system may know of a loaded model."""
+
+    id: str
+    context_length: int
+    vocab_size: int
+    dtype: str
+    default_temperature: float
+    created_s: int
+
+
+class LaneBackend(Protocol):
+    """One running batch over one model. Every method runs on the lane's own pinned thread.
+
+    An exception out of any method is a crash of the lane; trouble with one row is a ``Failed`` event.
+    """
+
+    def open(self) -> ModelInfo:
+        """Load what is needed (weights may be shared with an earlier backend) and warm up nothing."""
+        ...
+
+    def insert(self, request: RowRequest) -> None:
+        """Queue a row; it joins the batch between steps. Never blocks, never evaluates."""
+        ...
+
+    def cancel(self, row_id: str) -> None:
+        """Drop a row, waiting, prefilling or decoding; an unknown id is ignored. ``Cancelled`` follows."""
+        ...
+
+    def step(self) -> list[RowEvent]:
+        """Do one unit of work (a prefill chunk and/or one decode step) and return its events in order."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether ``step`` has something to do."""
+        ...
+
+    def figures(self) -> LaneFigures:
+        """Return the backend's figures; cheap enough to call after every step."""
+        ...
+
+    def close(self) -> None:
+        """Give up the batch and its buffers. Idempotent."""
+        ...
