@@ -1,0 +1,57 @@
+"""What clients ask of the scheduler and what they are told: plain values, no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..runtime.engine.port import Sampling
+
+if TYPE_CHECKING:
+    from .stream import RequestStream
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One chat generation, validated in form but not yet tokenised.
+
+    ``messages`` are template-ready: every content a string. ``max_tokens`` None means the lane's
+    default. ``temperature_given`` is False when the client left it to the model's default.
+    """
+
+    id: str
+    messages: tuple[Mapping[str, object], ...]
+    sampling: Sampling = Sampling()
+    temperature_given: bool = True
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    top_logprobs: int | None = None
+    template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    session_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The request is queued or running; its events come through ``stream``."""
+
+    stream: RequestStream
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request was not taken; nothing of it remains.
+
+    ``code``: ``queue_full`` | ``draining`` | ``context_length_exceeded`` | ``template_error`` |
+    ``empty_prompt``. ``param`` names the field at fault where there is one. ``retry_after_s`` is set
+    when trying again may help.
+    """
+
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_s: float | None = None
+
+
+Admission: TypeAlias = Admitted | Refused

@@ -1,0 +1,112 @@
+"""The stream of one request: what a lane says about it, on its way to the client that waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..runtime.engine.port import Cancelled, Delta, Failed, Finished, Prefilled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+StreamEvent: TypeAlias = Prefilled | Delta | Finished | Cancelled | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTimes:
+    """Loop times (seconds) at which a request reached its stations; None where it never did."""
+
+    submitted_s: float
+    started_s: float | None
+    first_token_s: float | None
+    ended_s: float | None
+
+
+class RequestStream:
+    """Carries events from one producer to one consumer and ends in exactly one terminal event.
+
+    Guarantees: events arrive in order; after the first terminal event everything pushed is ignored, so
+    a request can never end twice; ``push`` never blocks. The buffer is bounded by the request itself
+    (``max_tokens`` deltas plus one event per prefill chunk). Loop thread only.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_loop",
+        "_on_cancel",
+        "_waiter",
+        "emitted_tokens",
+        "ended_s",
+        "first_token_s",
+        "id",
+        "started_s",
+        "submitted_s",
+        "terminal",
+    )
+
+    def __init__(self, request_id: str, on_cancel: Callable[[str], None]) -> None:
+        self.id = request_id
+        self._loop = asyncio.get_running_loop()
+        self._on_cancel = on_cancel
+        self._buffer: list[StreamEvent] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self.terminal: Finished | Cancelled | Failed | None = None
+        self.emitted_tokens = 0
+        self.submitted_s = self._loop.time()
+        self.started_s: float | None = None
+        self.first_token_s: float | None = None
+        self.ended_s: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the terminal event was pushed (the consumer may not have read it yet)."""
+        return self.terminal is not None
+
+    @property
+    def times(self) -> StreamTimes:
+        """When the request reached its stations."""
+        return StreamTimes(self.submitted_s, self.started_s, self.first_token_s, self.ended_s)
+
+    def push(self, event: StreamEvent) -> None:
+        """Append an event; ignored once the stream has ended."""
+        if self.terminal is not None:
+            return
+        match event:
+            case Delta():
+                if self.first_token_s is None:
+                    self.first_token_s = self._loop.time()
+                self.emitted_tokens += len(event.tokens)
+            case Finished() | Cancelled() | Failed():
+                self.terminal = event
+                self.ended_s = self._loop.time()
+            case Prefilled():
+                pass
+        self._buffer.append(event)
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def take(self) -> list[StreamEvent]:
+        """Return every event that is waiting, at least one. A second consumer is an error.
+
+        After the list that ends in the terminal event, do not call again: it raises RuntimeError.
+        """
+        if not self._buffer:
+            if self.terminal is not None:
+                raise RuntimeError(f"stream {self.id} has ended")
+            if self._waiter is not None:
+                raise RuntimeError(f"stream {self.id} already has a consumer")
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        events, self._buffer = self._buffer, []
+        return events
+
+    def cancel(self) -> None:
+        """Ask for the request to be dropped. The terminal event follows; harmless after the end."""
+        if self.terminal is None:
+            self._on_cancel(self.id)
