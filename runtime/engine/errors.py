@@ -2,9 +2,11 @@
 
 EngineError
 ├── ModelError
+│   ├── ModelSourceInvalid   what was given is no form of model source
 │   ├── ModelNotFound        no such alias, folder, repository or file
 │   ├── ModelUnreadable      found, but damaged or of a kind that is not supported
-│   └── ModelFetchFailed     a download failed; may work later
+│   ├── ModelFetchFailed     a download failed; may work later
+│   └── ChecksumMismatch     what arrived or lies on disk is not what was promised
 ├── TemplateError            the chat template refused the messages
 └── PromptError              a prompt the model cannot take (empty, beyond the context)
 """
@@ -21,6 +23,12 @@ class ModelError(EngineError):
     """A model could not be made ready."""
 
     code = "model_error"
+
+
+class ModelSourceInvalid(ModelError):
+    """The text is no form of model source."""
+
+    code = "model_source_invalid"
 
 
 class ModelNotFound(ModelError):
@@ -40,6 +48,12 @@ class ModelFetchFailed(ModelError):
 
     code = "model_fetch_failed"
     retryable = True
+
+
+class ChecksumMismatch(ModelError):
+    """A file's SHA-256 is not the one that was pinned or recorded."""
+
+    code = "checksum_mismatch"
 
 
 class TemplateError(EngineError):
