@@ -1,0 +1,145 @@
+"""Text to token ids and back for one loaded model (``port.TextCodec``)."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Protocol, cast
+
+import jinja2
+from transformers import PreTrainedTokenizerFast
+
+from .detokenize import BytesDetokenizer, TokenBytes, WindowDetokenizer, byte_level_table
+from .errors import TemplateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import tokenizers
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    from .port import Detokenizer
+
+_MESSAGE_CHARACTERS = 200
+_OURS = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "max_length",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tokenizer_kwargs",
+        "truncation",
+    }
+)
+_TEMPLATE_FAILURES = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+)
+
+
+class _Tokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that is used here."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    def decode(
+        self, token_ids: Sequence[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool
+    ) -> str: ...
+
+
+class HfTextCodec:
+    """A Hugging Face tokenizer with its chat template, usable from several threads at once.
+
+    ``end_tokens`` are the ids that end a reply. Byte-level tokenizers detokenise by a table made here
+    once; others through windowed decoding, which costs more per token and gives the same text.
+    """
+
+    def __init__(self, wrapper: TokenizerWrapper, end_tokens: Iterable[int] = ()) -> None:
+        self._wrapper = wrapper
+        self._tokenizer = cast("_Tokenizer", wrapper._tokenizer)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+        self._lock = threading.Lock()
+        self._backend = _plain_backend(self._tokenizer)
+        self._table: TokenBytes | None = None if self._backend is None else byte_level_table(self._backend)
+        self.end_tokens: frozenset[int] = frozenset(end_tokens) | cast("set[int]", wrapper.eos_token_ids)
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids the tokenizer knows; a model's table may be larger."""
+        return len(self._wrapper)
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
+    ) -> Sequence[int]:
+        """Return the prompt ids of a conversation, ready for the assistant's reply.
+
+        Raises TemplateError when the model has no template, its template refuses the messages, or
+        ``template_kwargs`` names something that is not the client's to set.
+        """
+        if not self._wrapper.has_chat_template:
+            raise TemplateError("this model has no chat template; use text completion")
+        if taken := sorted(_OURS & template_kwargs.keys()):
+            raise TemplateError(f"chat_template_kwargs may not set {', '.join(taken)}")
+        render = cast("Callable[..., str]", self._wrapper.apply_chat_template)
+        conversation = [dict(message) for message in messages]
+        try:
+            text = render(conversation, tokenize=False, add_generation_prompt=True, **template_kwargs)
+        except _TEMPLATE_FAILURES as error:
+            raise TemplateError(f"the chat template refused the messages: {_short(error)}") from error
+        return self.encode(text)
+
+    def encode(self, text: str) -> Sequence[int]:
+        """Return the ids of ``text`` alone, without special tokens added.
+
+        Text that spells a special token becomes that token, as a rendered template needs.
+        """
+        if self._backend is not None:
+            return self._backend.encode(text, add_special_tokens=False).ids
+        with self._lock:  # tokenizers in Python keep state while they work
+            return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the whole text of ``tokens``, special tokens left out."""
+        if self._backend is not None:
+            return self._backend.decode(tokens, skip_special_tokens=True)
+        with self._lock:
+            return self._tokenizer.decode(
+                tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+
+    def detokenizer(self) -> Detokenizer:
+        """Return a fresh streaming detokenizer whose pieces join to ``decode`` of all tokens."""
+        if self._table is not None:
+            return BytesDetokenizer(self._table)
+        return WindowDetokenizer(self.decode)
+
+
+def _plain_backend(tokenizer: object) -> tokenizers.Tokenizer | None:
+    """Return the Rust tokenizer behind ``tokenizer`` where calling it directly means the same.
+
+    It does when the class adds nothing of its own to encoding or decoding, and no truncation or padding
+    is set. The Rust side is safe to share; the Python side sets its state on every call.
+    """
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return None
+    kind = type(tokenizer)
+    names = ("encode", "_encode_plus", "decode", "_decode")
+    if any(getattr(kind, name, None) is not getattr(PreTrainedTokenizerFast, name, None) for name in names):
+        return None
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _short(error: Exception) -> str:
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return text if len(text) <= _MESSAGE_CHARACTERS else f"{text[: _MESSAGE_CHARACTERS - 1]}…"
