@@ -1,0 +1,123 @@
+"""A bounded queue with two lanes and one reader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from .message import Envelope
+
+Overflow: TypeAlias = Literal["reject", "wait", "drop_oldest"]
+
+
+class Mailbox:
+    """Holds an actor's messages; the system lane is always read before the user lane.
+
+    The user lane is bounded by ``capacity``. The system lane carries what the kernel itself delivers to
+    the actor (watch notices, timers, results of spawned work, thread events) and is bounded by the
+    numbers of those, each of which has its own limit. Loop thread only; one reader.
+
+    ``system``, ``user``, ``room`` and ``waiter`` are open to the ref and the cell of the same actor, whose
+    hot paths use them directly; everybody else goes through the methods.
+    """
+
+    __slots__ = ("capacity", "closed", "overflow", "room", "senders", "system", "user", "waiter")
+
+    def __init__(self, capacity: int, overflow: Overflow) -> None:
+        if capacity < 1:
+            raise ValueError(f"mailbox capacity must be at least 1, not {capacity}")
+        self.capacity = capacity
+        self.overflow: Overflow = overflow
+        self.closed = False
+        self.room = capacity  # 0 while closed, so that one comparison answers "may I append?"
+        self.system: deque[Envelope] = deque()
+        self.user: deque[Envelope] = deque()
+        self.waiter: asyncio.Future[None] | None = None
+        self.senders: deque[asyncio.Future[None]] = deque()
+
+    def __len__(self) -> int:
+        return len(self.system) + len(self.user)
+
+    @property
+    def full(self) -> bool:
+        """Whether the user lane has no room."""
+        return len(self.user) >= self.capacity
+
+    def oldest_s(self) -> float | None:
+        """Loop time at which the oldest waiting message arrived, or None when empty."""
+        heads = [lane[0][2] for lane in (self.system, self.user) if lane]
+        return min(heads) if heads else None
+
+    def put(self, envelope: Envelope) -> None:
+        """Append to the user lane; the caller has checked for room."""
+        self.user.append(envelope)
+        if self.waiter is not None:
+            self.wake()
+
+    def put_system(self, envelope: Envelope) -> None:
+        """Append to the system lane."""
+        self.system.append(envelope)
+        if self.waiter is not None:
+            self.wake()
+
+    def clear_system(self) -> None:
+        """Drop what the kernel posted to an incarnation that has ended."""
+        self.system.clear()
+
+    def take_all(self) -> list[Envelope]:
+        """Empty the user lane, oldest first; senders that wait for room get it."""
+        envelopes = list(self.user)
+        self.user.clear()
+        for _ in envelopes:
+            self.admit_sender()
+        return envelopes
+
+    async def readable(self) -> None:
+        """Wait until something is in a lane or ``wake`` is called."""
+        self.waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self.waiter
+        finally:
+            self.waiter = None
+
+    def wake(self) -> None:
+        """Release the reader, whatever is queued."""
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def writable(self) -> None:
+        """Wait, first come first served, until the user lane has room or the mailbox closes."""
+        while self.full and not self.closed:
+            sender = asyncio.get_running_loop().create_future()
+            self.senders.append(sender)
+            try:
+                await sender
+            except BaseException:
+                if sender in self.senders:
+                    self.senders.remove(sender)
+                elif not self.full:
+                    self.admit_sender()  # this sender was chosen and is gone: the next one gets its place
+                raise
+
+    def open(self) -> None:
+        """Accept messages (again)."""
+        self.closed = False
+        self.room = self.capacity
+
+    def close(self) -> None:
+        """Accept nothing more; waiting senders find it closed."""
+        self.closed = True
+        self.room = 0
+        while self.senders:
+            self.admit_sender()
+
+    def admit_sender(self) -> None:
+        """Let the sender that waits longest for room go on."""
+        while self.senders:
+            sender = self.senders.popleft()
+            if not sender.done():
+                sender.set_result(None)
+                return

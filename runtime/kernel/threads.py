@@ -1,0 +1,204 @@
+"""Threads that an actor owns: one pinned thread with a mailbox of its own, and a bounded pool."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar, cast
+
+from .errors import Overloaded
+
+C = TypeVar("C")
+E = TypeVar("E")
+R = TypeVar("R")
+
+
+class _Stop:
+    """Marks the end of a thread's inbox."""
+
+
+_STOP = _Stop()
+
+
+class ThreadPort(Generic[C, E]):
+    """The thread's side of a PinnedThread: commands in, events out. That thread only."""
+
+    __slots__ = ("_inbox", "_thread", "stopping")
+
+    def __init__(self, thread: PinnedThread[C, E], inbox: queue.SimpleQueue[C | _Stop]) -> None:
+        self._thread = thread
+        self._inbox = inbox
+        self.stopping = False
+
+    def take(self) -> list[C]:
+        """Return the commands that wait, without blocking."""
+        commands: list[C] = []
+        while True:
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                return commands
+            self._sort(item, commands)
+
+    def wait(self) -> list[C]:
+        """Block until a command or a stop arrives; return what is there."""
+        if self.stopping:
+            return self.take()
+        commands: list[C] = []
+        self._sort(self._inbox.get(), commands)
+        return commands + self.take()
+
+    def emit(self, events: list[E]) -> None:
+        """Hand ``events`` to the loop in one call; blocks while the loop lags more than the event limit."""
+        if events:
+            self._thread.hand_over(events, self)
+
+    def _sort(self, item: C | _Stop, commands: list[C]) -> None:
+        if isinstance(item, _Stop):
+            self.stopping = True
+        else:
+            commands.append(item)
+
+
+class PinnedThread(Generic[C, E]):
+    """One operating-system thread with one owner: it runs ``body`` once, from start to end.
+
+    ``send``, ``stop`` and ``join`` are for the loop thread. Events are delivered in order to ``on_events``
+    on the loop thread, any number in one call; ``on_exit`` gets the exception that ended ``body``, or
+    None. At most ``event_limit`` events wait for the loop; past that the thread waits, so a stalled loop
+    slows its lanes instead of filling memory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        body: Callable[[ThreadPort[C, E]], None],
+        on_events: Callable[[list[E]], None],
+        on_exit: Callable[[BaseException | None], None],
+        event_limit: int = 65_536,
+    ) -> None:
+        self.name = name
+        self._body = body
+        self._on_events = on_events
+        self._on_exit = on_exit
+        self._event_limit = event_limit
+        self._loop = asyncio.get_running_loop()
+        self._inbox: queue.SimpleQueue[C | _Stop] = queue.SimpleQueue()
+        self._outbox: list[E] = []
+        self._handover = threading.Condition()
+        self._scheduled = False
+        self._stopped = False
+        self._ended = asyncio.Event()
+        # A daemon: a thread stuck in a foreign call must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def send(self, command: C) -> None:
+        """Queue a command for the thread. Its owner bounds how many it sends."""
+        self._inbox.put(command)
+
+    def stop(self) -> None:
+        """Ask the body to end; commands sent before are still seen. Idempotent."""
+        if not self._stopped:
+            self._stopped = True
+            self._inbox.put(_STOP)
+            with self._handover:
+                self._handover.notify_all()
+
+    async def join(self, timeout_s: float) -> bool:
+        """Wait for the end of the thread; False when it did not come in time."""
+        if not self._ended.is_set():
+            waiter = asyncio.ensure_future(self._ended.wait())
+            await asyncio.wait({waiter}, timeout=timeout_s)
+            waiter.cancel()
+        return self._ended.is_set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the operating-system thread still runs."""
+        return self._thread.is_alive()
+
+    def hand_over(self, events: list[E], port: ThreadPort[C, E]) -> None:
+        """Queue events for the loop (called by the port, on the pinned thread)."""
+        with self._handover:
+            while len(self._outbox) >= self._event_limit and not (self._stopped or port.stopping):
+                self._handover.wait()
+            self._outbox.extend(events)
+            if not self._scheduled:
+                self._scheduled = self._call_loop(self._deliver)
+
+    def _deliver(self) -> None:
+        with self._handover:
+            events, self._outbox = self._outbox, []
+            self._scheduled = False
+            self._handover.notify_all()
+        if events:
+            self._on_events(events)
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._body(ThreadPort(self, self._inbox))
+        except BaseException as exc:  # noqa: BLE001 - this is the thread's guard: the owner gets everything
+            error = exc
+        self._call_loop(self._finish, error)
+
+    def _finish(self, error: BaseException | None) -> None:
+        self._deliver()
+        self._ended.set()
+        self._on_exit(error)
+
+    def _call_loop(self, callback: Callable[..., None], *args: object) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            return False  # the loop is closed: nobody is left to tell
+        return True
+
+
+class BlockingPool:
+    """At most ``threads`` threads for short blocking work, with at most ``limit`` jobs in hand.
+
+    ``run`` is for the loop thread; jobs are started in order. A job cannot be interrupted: when its
+    caller is cancelled it goes on and its result is dropped.
+    """
+
+    def __init__(self, name: str, threads: int, limit: int) -> None:
+        self.name = name
+        self.limit = limit
+        self.jobs = 0
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    async def run(self, job: Callable[..., R], *args: object) -> R:
+        """Run ``job(*args)`` on a thread of the pool and return its result or raise its exception.
+
+        Raises Overloaded, at once, when ``limit`` jobs are in hand.
+        """
+        if self.jobs >= self.limit:
+            raise Overloaded(self.name, getattr(job, "__name__", "job"), f"{self.limit} jobs in hand")
+        self.jobs += 1
+        future = self._executor.submit(job, *args)
+        loop = asyncio.get_running_loop()
+        future.add_done_callback(lambda _: _count_down(loop, self))
+        return cast("R", await asyncio.wrap_future(future, loop=loop))
+
+    def close(self) -> None:
+        """Start no more jobs. Running ones end by themselves; their threads do not block the loop."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def release(self) -> None:
+        """Count a job as done (called on the loop thread)."""
+        self.jobs -= 1
+
+
+def _count_down(loop: asyncio.AbstractEventLoop, pool: BlockingPool) -> None:
+    try:
+        loop.call_soon_threadsafe(pool.release)
+    except RuntimeError:
+        return  # the loop is closed: nobody counts any more
