@@ -1,0 +1,123 @@
+"""Settings that are each fine and together are not, and settings this version cannot honour yet."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .errors import DEFAULT, Origin, Problem
+from .schema import Config, Server
+from .tree import value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from .tree import Path
+
+_LOOPBACK_NAMES = ("localhost", "ip6-localhost", "ip6-loopback")
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A key whose feature this version lacks.
+
+    ``harmless`` are the values that ask for nothing the version does not already do. ``fatal`` decides
+    what happens to the others: a setting that changes answers, memory or what a client can ask for stops
+    the start, since serving without it would not be what was asked for; one that only makes the same
+    answers come faster is warned about, loudly, and the server starts.
+    """
+
+    key: str
+    harmless: tuple[object, ...]
+    fatal: bool
+    feature: str
+
+
+# The one place that says what is not there yet. An issue that delivers a feature deletes its lines.
+UNSUPPORTED = (
+    Unsupported("kv.scheme", ("bf16",), fatal=True, feature="quantised KV state"),
+    Unsupported("model.draft", (None,), fatal=True, feature="speculative decoding"),
+    Unsupported("model.adapters", ({},), fatal=True, feature="LoRA adapters"),
+    Unsupported("cache.ram.max", (0,), fatal=False, feature="the prefix cache in memory"),
+    Unsupported("cache.ssd.dir", ("off",), fatal=False, feature="the prefix cache on disk"),
+    Unsupported(
+        "checkpoint.interval_tokens", (0,), fatal=False, feature="checkpoints of replies in the making"
+    ),
+)
+
+
+def contradictions(config: Config, origins: Mapping[Path, Origin]) -> Iterator[Problem]:
+    """Yield every pair of settings that cannot both hold."""
+    yield from _cache_contradictions(config, origins)
+    yield from _listening_contradictions(config, origins)
+
+
+def unsupported(config: Config, origins: Mapping[Path, Origin]) -> Iterator[tuple[bool, Problem]]:
+    """Yield (fatal, problem) for each setting away from its default that this version cannot honour."""
+    for entry in UNSUPPORTED:
+        path = tuple(entry.key.split("."))
+        value = value_of(config, path)
+        if path in origins and value not in entry.harmless and value != _default(path):
+            found = f"a setting for {entry.feature}"
+            expected = "none: this version does not have that yet"
+            hint = "" if entry.fatal else "the server runs without it"
+            yield entry.fatal, Problem(origins[path], entry.key, found, expected, hint)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether listening on ``host`` reaches this machine only."""
+    if host.lower() in _LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _cache_contradictions(config: Config, origins: Mapping[Path, Origin]) -> Iterator[Problem]:
+    ram, ssd = config.cache.ram, config.cache.ssd
+    if ram.max == 0 and ssd.enabled:
+        yield Problem(
+            _origin(origins, "cache.ram.max"),
+            "cache.ram.max",
+            f'"0" with cache.ssd.dir = "{ssd.dir}" ({_origin(origins, "cache.ssd.dir")})',
+            "a memory tier above the disk tier, or neither",
+            'set cache.ssd.dir = "off" too, or --ssd off',
+        )
+    if ram.hard_max is not None and ram.hard_max < ram.max:
+        yield Problem(
+            _origin(origins, "cache.ram.hard_max"),
+            "cache.ram.hard_max",
+            f"{ram.hard_max} bytes, less than cache.ram.max ({ram.max} bytes)",
+            "at least cache.ram.max",
+        )
+
+
+def _listening_contradictions(config: Config, origins: Mapping[Path, Origin]) -> Iterator[Problem]:
+    server = config.server
+    if server.unix_socket is not None:
+        for name in ("host", "port"):
+            origin = _origin(origins, f"server.{name}")
+            if origin.kind == "flag" or getattr(server, name) != getattr(Server(), name):
+                yield Problem(
+                    origin,
+                    f"server.{name}",
+                    f"a setting beside server.unix_socket ({_origin(origins, 'server.unix_socket')})",
+                    "one of the two: with a socket the server listens nowhere else",
+                )
+    elif not (is_loopback(server.host) or server.api_keys or server.allow_unauthenticated):
+        yield Problem(
+            _origin(origins, "server.host"),
+            "server.host",
+            f'"{server.host}", which others can reach, and no server.api_keys',
+            "a loopback address, or api_keys, or allow_unauthenticated = true",
+        )
+
+
+def _origin(origins: Mapping[Path, Origin], dotted: str) -> Origin:
+    return origins.get(tuple(dotted.split(".")), DEFAULT)
+
+
+def _default(path: Path) -> object:
+    return value_of(Config(), path)

