@@ -85,7 +85,7 @@ class Cell:
         self._scope: CancelScope | None = None
         self._task: asyncio.Task[None] | None = None
         self._stop_requested = False
-        self._drain = True
+        self._halt = False  # end without draining
         self._watchers: dict[Cell, None] = {}
 
     # -- messages in --------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Cell:
         self.state = "starting"
         self.mailbox.open()
         self._stop_requested = False
-        self._drain = True
+        self._halt = False  # end without draining
         self._context = Context(self, self.incarnation)
         started: asyncio.Future[None] = self.system.loop.create_future()
         self._task = self.system.loop.create_task(self._live(self._context, started), name=self.path)
@@ -239,7 +239,7 @@ class Cell:
         if self._task is not None and not self._task.done():
             self.state = "stopping"
             # A coming-back actor keeps its queue for the next incarnation, so only a last stop drains it.
-            self._drain = not returning
+            self._halt = returning
             self.stop_from_inside()
             outcome = await self._end_task(self.spec.shutdown_s if drain_s is None else drain_s)
         if outcome == "unstoppable":
@@ -311,7 +311,7 @@ class Cell:
         system, user = mailbox.system, mailbox.user
         begun = perf_counter()
         turn_end = begun + _TURN_S
-        while self._drain or not self._stop_requested:
+        while not self._halt:
             if system:
                 envelope = system.popleft()
             elif user:
@@ -319,8 +319,9 @@ class Cell:
                 if mailbox.senders:
                     mailbox.admit_sender()
             elif self._stop_requested:
-                return
+                break
             else:
+                self._envelope = None
                 await mailbox.readable()
                 begun = perf_counter()
                 turn_end = begun + _TURN_S
@@ -342,14 +343,19 @@ class Cell:
                 raise message.error
             else:
                 await receive(message)
-            self._envelope = None
             ended = perf_counter()
-            counts.add(ended - begun)
+            took = ended - begun
+            counts.handled += 1
+            counts.handle_s += took
+            if took > counts.handle_max_s:
+                counts.handle_max_s = took
             begun = ended
             if ended > turn_end:
+                self._envelope = None
                 await asyncio.sleep(0)
                 begun = perf_counter()
                 turn_end = begun + _TURN_S
+        self._envelope = None
 
     # -- the end of an incarnation ------------------------------------------------------------------------
 

@@ -28,13 +28,6 @@ class Counts:
     restarts: int = 0
     dead_letters: Counter[DeadReason] = field(default_factory=lambda: Counter[DeadReason]())
 
-    def add(self, took_s: float) -> None:
-        """Count one handled message."""
-        self.handled += 1
-        self.handle_s += took_s
-        if took_s > self.handle_max_s:
-            self.handle_max_s = took_s
-
 
 @dataclass(frozen=True, slots=True)
 class ActorFigures:

@@ -1,0 +1,104 @@
+"""An event loop whose clock moves only when nothing else can happen."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import selectors
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+THREAD_PATIENCE_S = 0.02
+"""Real seconds for which running threads may still report before the clock is moved."""
+DEADLOCK_S = 5.0
+"""Real seconds without any timer, event or thread report after which a test is stuck for good."""
+
+
+class Deadlock(RuntimeError):
+    """Nothing is left that could ever wake the test."""
+
+
+class _Selector(selectors.DefaultSelector):
+    """Turns "wait this long for events" into "jump ahead this far"."""
+
+    loop: VirtualLoop
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        events = super().select(0)
+        if events or timeout == 0:
+            return events
+        if threading.active_count() > self.loop.threads_at_start:
+            patience_s = DEADLOCK_S if timeout is None else THREAD_PATIENCE_S
+            events = super().select(patience_s)
+            if events:
+                return events
+        if self.loop.release_settlers():
+            return []
+        if timeout is None:
+            raise Deadlock("no timer, no event, no thread: the test waits for something that cannot come")
+        self.loop.jump(timeout)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Time starts at 0 and jumps to the next timer as soon as nothing is ready to run.
+
+    Real threads may report through ``call_soon_threadsafe``; they get ``THREAD_PATIENCE_S`` of real time
+    before each jump.
+    """
+
+    def __init__(self) -> None:
+        selector = _Selector()
+        selector.loop = self
+        self._now_s = 0.0
+        self._settlers: list[asyncio.Future[None]] = []
+        self.threads_at_start = threading.active_count()
+        self.errors: list[dict[str, Any]] = []
+        super().__init__(selector)
+        self.set_exception_handler(lambda _, context: self.errors.append(context))
+
+    def time(self) -> float:
+        return self._now_s
+
+    def jump(self, by_s: float) -> None:
+        """Move the clock forward."""
+        # The loop's own resolution keeps a timer from being missed by a rounding error.
+        self._now_s += by_s
+
+    async def settle(self) -> None:
+        """Wait until nothing can happen without the clock moving."""
+        settler = self.create_future()
+        self._settlers.append(settler)
+        await settler
+
+    def release_settlers(self) -> bool:
+        """Wake those who wait in ``settle``; False when there are none."""
+        settlers, self._settlers = self._settlers, []
+        for settler in settlers:
+            if not settler.done():
+                settler.set_result(None)
+        return bool(settlers)
+
+
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Decorate an async test: it runs on a fresh VirtualLoop and must leave no task and no error behind."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            loop = runner.get_loop()
+            assert isinstance(loop, VirtualLoop)
+            runner.run(_checked(test(*args, **kwargs), loop))
+
+    return run
+
+
+async def _checked(test: Coroutine[Any, Any, None], loop: VirtualLoop) -> None:
+    await test
+    await loop.settle()
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert not left, f"tasks left running: {left}"
+    assert not loop.errors, f"errors nobody handled: {loop.errors}"
