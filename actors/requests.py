@@ -27,7 +27,7 @@ class GenerationRequest:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     top_logprobs: int | None = None
-    template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    template_kwargs: Mapping[str, object] = field(default_factory=lambda: dict[str, object]())
     session_id: str | None = None
 
 

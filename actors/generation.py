@@ -1,0 +1,171 @@
+"""A lane: one pinned thread, one model, one running batch.
+
+The actor is the lane's ear and mouth on the event loop. It owns no policy: which request runs where is
+the scheduler's business. Every row that it took ends with exactly one terminal event on the row's stream
+and one ``RowEnded`` to the row's owner; if the lane crashes, the owner sees ``Terminated`` instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from typing_extensions import assert_never
+
+from ..runtime.engine.lane import Drop, Insert, LaneCommand, Step, run_lane
+from ..runtime.engine.port import Cancelled, Failed, Finished, LaneFigures, RowRequest, Terminal
+from ..runtime.kernel import Actor, ActorRef, Ask, PinnedThread, ThreadPort
+
+if TYPE_CHECKING:
+    from ..runtime.engine.port import LaneBackend, ModelInfo
+    from .stream import RequestStream
+
+
+@dataclass(frozen=True, slots=True)
+class RowEnded:
+    """Told to a row's owner when the row has left the batch by itself or was cancelled."""
+
+    lane: ActorRef[LaneMessage]
+    event: Terminal
+
+
+@dataclass(frozen=True, slots=True)
+class StartRow:
+    """Let a row join the batch; its events go to ``stream``, its end also to ``owner``."""
+
+    request: RowRequest
+    stream: RequestStream
+    owner: ActorRef[RowEnded]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRow:
+    """Take a row out before the next step. Unknown ids are ignored."""
+
+    row_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetRows(Ask[tuple[StartRow, ...]]):
+    """Which rows the lane has, so that a restarted owner can account for them again."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetFigures(Ask[LaneFigures]):
+    """The lane's figures, at most a tenth of a second old."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSteps:
+    """Steps that the lane's thread has done (from the thread alone)."""
+
+    steps: tuple[Step, ...]
+
+
+LaneMessage: TypeAlias = StartRow | CancelRow | GetRows | GetFigures | LaneSteps
+
+
+class GenerationActor(Actor[LaneMessage]):
+    """One lane. ``backend`` makes a fresh backend; it is opened, used and closed on the lane's thread."""
+
+    def __init__(self, backend: Callable[[], LaneBackend], announce: Callable[[ModelInfo], None]) -> None:
+        self._backend = backend
+        self._announce = announce
+        self._rows: dict[str, StartRow] = {}
+        self._figures = LaneFigures()
+        self._thread: PinnedThread[LaneCommand, Step] | None = None
+
+    async def started(self) -> None:
+        """Start the thread and wait until its model is loaded. Raises what loading raises."""
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[ModelInfo] = loop.create_future()
+
+        def body(port: ThreadPort[LaneCommand, Step]) -> None:
+            def ready(info: ModelInfo) -> None:
+                loop.call_soon_threadsafe(_settle, opened, info, None)
+
+            try:
+                run_lane(self._backend(), port, ready)
+            except BaseException as error:
+                loop.call_soon_threadsafe(_settle, opened, None, error)
+                raise
+
+        self._thread = self.ctx.run_thread("engine", body, lambda steps: LaneSteps(tuple(steps)))
+        self._announce(await opened)
+
+    async def receive(self, message: LaneMessage) -> None:
+        """Pass commands to the thread and its events to the streams."""
+        match message:
+            case LaneSteps():
+                for step in message.steps:
+                    self._publish(step)
+            case StartRow():
+                self._start(message)
+            case CancelRow():
+                if message.row_id in self._rows:
+                    self._send(Drop(message.row_id))
+            case GetRows():
+                self.ctx.reply(message, tuple(self._rows.values()))
+            case GetFigures():
+                self.ctx.reply(message, self._figures)
+            case _:
+                assert_never(message)
+
+    def _start(self, row: StartRow) -> None:
+        if row.stream.ended:
+            return  # its owner gave it up while the message was under way
+        self._rows[row.request.id] = row
+        self._send(Insert(row.request))
+
+    def _publish(self, step: Step) -> None:
+        if step.figures is not None:
+            self._figures = step.figures
+        for event in step.events:
+            row = self._rows.get(event.id)
+            if row is None:
+                continue
+            row.stream.push(event)
+            if isinstance(event, Finished | Cancelled | Failed):
+                del self._rows[event.id]
+                row.owner.tell(RowEnded(self.ctx.self, event))
+
+    def _send(self, command: LaneCommand) -> None:
+        if self._thread is None:
+            raise RuntimeError(f"{self.ctx.path} has no thread")
+        self._thread.send(command)
+
+
+def _settle(
+    opened: asyncio.Future[ModelInfo], info: ModelInfo | None, error: BaseException | None
+) -> None:
+    if opened.done():
+        return  # opened long ago (a crash later on is the kernel's to report), or nobody waits any more
+    if error is not None:
+        opened.set_exception(error)
+    elif info is not None:
+        opened.set_result(info)
+
+
+class Lane:
+    """The typed face of a lane for its owner."""
+
+    def __init__(self, ref: ActorRef[LaneMessage]) -> None:
+        self.ref = ref
+
+    def start(self, request: RowRequest, stream: RequestStream, owner: ActorRef[RowEnded]) -> bool:
+        """Let a row join; False when the lane cannot take messages (it has stopped, or is flooded)."""
+        return self.ref.tell(StartRow(request, stream, owner))
+
+    def cancel(self, row_id: str) -> None:
+        """Drop a row before the next step; the terminal event follows."""
+        self.ref.tell(CancelRow(row_id))
+
+    async def rows(self, timeout_s: float) -> tuple[StartRow, ...]:
+        """Return the rows in hand. Raises AskError."""
+        return await self.ref.ask(GetRows(), timeout_s)
+
+    async def figures(self, timeout_s: float) -> LaneFigures:
+        """Return the lane's figures. Raises AskError."""
+        return await self.ref.ask(GetFigures(), timeout_s)
