@@ -134,10 +134,11 @@ def _cast(model: nn.Module, policy: DtypePolicy) -> str:
     """
     wanted = compute_dtype() if policy == "auto" else policy
     if wanted != "model":
+        model.set_dtype(_DTYPES[wanted])
         if wanted == "float32" and computes_on_cpu():
+            # After the cast: scales in float32 give exact weights, in half precision rounded ones.
             dequantize = cast("Callable[[nn.Module], nn.Module]", mlx_lm_utils.dequantize_model)
             dequantize(model)
-        model.set_dtype(_DTYPES[wanted])
     return _float_type(model)
 
 

@@ -104,7 +104,7 @@ def parse_source(text: str) -> ModelSource:
     path = _expanded(text)
     if text.lower().endswith(".gguf"):
         return _gguf_file(text, path)
-    if text.startswith(_PATH_STARTS) or path.exists():
+    if text.startswith(_PATH_STARTS) or _exists(path):
         return _directory(text, path)
     if _HUB.fullmatch(text):
         return HubRepository(text)
@@ -129,8 +129,15 @@ def _expanded(text: str) -> Path:
         raise ModelNotFound(f"{text!r}: no such user's home folder") from error
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long, or one that cannot be encoded
+        return False
+
+
 def _gguf_file(text: str, path: Path) -> GgufFile:
-    if not path.exists():
+    if not _exists(path):
         raise ModelNotFound(f"{text!r}: there is no file {path}")
     if not path.is_file():
         raise ModelSourceInvalid(f"{text!r}: {path} is not a file")
@@ -138,7 +145,7 @@ def _gguf_file(text: str, path: Path) -> GgufFile:
 
 
 def _directory(text: str, path: Path) -> LocalDirectory:
-    if not path.exists():
+    if not _exists(path):
         raise ModelNotFound(f"{text!r}: there is no folder {path}")
     if not path.is_dir():
         raise ModelSourceInvalid(f"{text!r}: {path} is neither a model directory nor a .gguf file")
