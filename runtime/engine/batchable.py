@@ -1,0 +1,79 @@
+"""What the backend needs of a loaded model, and the checks that it gets it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
+
+from .errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .port import Detokenizer, ModelInfo
+
+
+class EndingCodec(Protocol):
+    """The part of a TextCodec that decoding uses, and which tokens end a turn."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Every id that ends a turn."""
+        ...
+
+    def detokenizer(self) -> Detokenizer:
+        """Return a fresh streaming detokenizer."""
+        ...
+
+
+class LoadedModel(Protocol):
+    """A model in memory. May be shared by several backends, one after the other or at once."""
+
+    @property
+    def model(self) -> Any:
+        """The mlx-lm module: called with token ids [rows, length] and ``cache``, returns logits."""
+        ...
+
+    @property
+    def codec(self) -> EndingCodec:
+        """The tokenizer."""
+        ...
+
+    @property
+    def info(self) -> ModelInfo:
+        """What the rest of the system may know."""
+        ...
+
+
+class ModelHandle(Protocol):
+    """Gives the model, loading it at most once however many backends ask."""
+
+    def load(self) -> LoadedModel:
+        """Return the loaded model; blocks while it loads."""
+        ...
+
+
+class BatchingUnsupported(EngineError):  # noqa: N818 - named like its siblings in errors.py
+    """A layer of the model keeps a cache that mlx-lm cannot batch."""
+
+    code = "batching_unsupported"
+
+
+def evaluate_weights(model: Any) -> None:
+    """Evaluate every array the module holds, private ones too (RoPE tables and the like).
+
+    A lazy array can be evaluated only on the thread that made it, and a later lane has another thread.
+    """
+    modules = cast("Iterable[dict[str, object]]", model.modules())
+    mx.eval(  # pyright: ignore[reportUnknownMemberType]
+        [value for module in modules for value in module.values() if isinstance(value, mx.array)]
+    )
+
+
+def require_batching(model: Any) -> None:
+    """Raise BatchingUnsupported when a cache layer of this model cannot be merged into a batch."""
+    for layer, cache in enumerate(cast("Iterable[object]", make_prompt_cache(model))):
+        if not hasattr(cache, "merge"):
+            raise BatchingUnsupported(f"layer {layer}: {type(cache).__name__} cannot be batched")

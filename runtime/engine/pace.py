@@ -1,0 +1,101 @@
+"""How fast a lane runs and how much it may bite off at once: pure arithmetic, no clock of its own."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SMALLEST_CHUNK: Final = 16
+_FIRST_CHUNK: Final = 64
+_WINDOW: Final = 256
+_SMOOTHING: Final = 0.3
+
+
+class ChunkSizer:
+    """Chooses the number of prompt tokens of one prefill pass.
+
+    With nothing decoding a pass is the whole ``limit``: bigger passes cost less per token. While rows
+    decode it is what the measured rate prefills in ``gap_s``, between SMALLEST_CHUNK and ``limit``.
+    """
+
+    def __init__(self, limit: int, gap_s: float) -> None:
+        self.limit = limit
+        self._gap_s = gap_s
+        self._rate: float | None = None
+
+    def size(self, *, decoding: bool) -> int:
+        """Return the token budget of the next pass."""
+        if not decoding:
+            return self.limit
+        wanted = _FIRST_CHUNK if self._rate is None else int(self._rate * self._gap_s)
+        return min(max(wanted, SMALLEST_CHUNK), self.limit)
+
+    def record(self, tokens: int, seconds: float) -> None:
+        """Learn from a pass. The rate follows slowly: one odd pass does not halve the next."""
+        if tokens < SMALLEST_CHUNK or seconds <= 0:
+            return
+        rate = tokens / seconds
+        self._rate = rate if self._rate is None else self._rate + _SMOOTHING * (rate - self._rate)
+
+
+class RateWindow:
+    """Amounts and their durations over the last 256 records."""
+
+    def __init__(self) -> None:
+        self._amounts: deque[int] = deque(maxlen=_WINDOW)
+        self._seconds: deque[float] = deque(maxlen=_WINDOW)
+
+    def record(self, amount: int, seconds: float) -> None:
+        """Add one record, forgetting the oldest."""
+        self._amounts.append(amount)
+        self._seconds.append(seconds)
+
+    @property
+    def per_second(self) -> float:
+        """The amount per second over the window; 0 before the first record."""
+        seconds = sum(self._seconds)
+        return sum(self._amounts) / seconds if seconds > 0 else 0.0
+
+    def percentiles_ms(self) -> tuple[float, float]:
+        """Return the median and the 99th percentile of the durations, in milliseconds."""
+        ordered = sorted(self._seconds)
+        return _rank(ordered, 0.5) * 1e3, _rank(ordered, 0.99) * 1e3
+
+
+def _rank(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else 0.0
+
+
+class StepMeter:
+    """Times decode steps by when their tokens became known.
+
+    A step's time is the gap that its rows saw: from the previous step's tokens (or from the first
+    launch after a pause) to its own, a prefill pass in between included. ``plain_s`` is a running mean
+    of the steps without one; what a pass took is its gap less ``plain_s``.
+    """
+
+    def __init__(self) -> None:
+        self.window = RateWindow()
+        self.plain_s = 0.0
+        self._since_s: float | None = None
+
+    def started(self, now_s: float) -> None:
+        """A first step was launched after a pause."""
+        self._since_s = now_s
+
+    def paused(self) -> None:
+        """Nothing decodes any more: the next gap is not a step's."""
+        self._since_s = None
+
+    def read(self, rows: int, now_s: float, *, with_pass: bool) -> float:
+        """Record that a step's tokens for ``rows`` rows are known; return the share of a pass in it."""
+        gap = 0.0 if self._since_s is None else now_s - self._since_s
+        self._since_s = now_s
+        self.window.record(rows, gap)
+        if with_pass:
+            return max(gap - self.plain_s, gap * 0.1)
+        self.plain_s = gap if self.plain_s == 0 else self.plain_s + _SMOOTHING * (gap - self.plain_s)
+        return 0.0

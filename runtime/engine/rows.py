@@ -1,0 +1,190 @@
+"""One request inside a backend: its prompt, its prefill, its text, its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from .port import Cancelled, Delta, Failed, Finished, Prefilled
+from .sampling import RowSampler
+from .stops import StopMatcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .port import Detokenizer, FinishReason, RowRequest, TokenLogprob
+
+DETOKENIZER_ERRORS: Final = (LookupError, ValueError, TypeError, OverflowError, RuntimeError)
+"""What a tokenizer raises over a token it does not know; anything else is a crash of the lane."""
+
+MAX_TOP_LOGPROBS: Final = 20
+
+
+class Cache(Protocol):
+    """What a row needs of an mlx-lm cache layer."""
+
+    @property
+    def state(self) -> object:
+        """The arrays (and numbers) that the layer holds."""
+        ...
+
+
+class Refusal(Exception):  # noqa: N818 - a verdict on one row, not an error of the lane
+    """The row cannot be decoded. Caught by the backend, which turns it into ``Failed``."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def event(self, row_id: str) -> Failed:
+        """Return the terminal event of the row that was refused."""
+        return Failed(row_id, self.code, str(self))
+
+
+class Row:
+    """A request from its insertion to its one terminal event. Lane thread only.
+
+    ``caches`` is the row's own cache list until it joins the decode batch; then the batch owns the
+    state and the list is empty. ``prefilled`` counts the prompt tokens in it; the last prompt token is
+    never prefilled, it is the row's first decode input. ``completed`` counts emitted tokens.
+    """
+
+    __slots__ = (
+        "caches",
+        "completed",
+        "decode_started_s",
+        "ended",
+        "matcher",
+        "output",
+        "prefill_started_s",
+        "prefilled",
+        "prompt",
+        "request",
+        "sampler",
+        "text",
+    )
+
+    def __init__(self, request: RowRequest, prompt: list[int], text: Detokenizer) -> None:
+        self.request = request
+        self.prompt = prompt
+        self.text = text
+        self.caches: list[Cache] = []
+        self.matcher = StopMatcher(request.stop)
+        self.sampler = RowSampler(request.sampling, prompt)
+        self.prefilled = 0
+        self.output: list[int] = []
+        self.completed = 0
+        self.ended = False
+        self.prefill_started_s: float | None = None
+        self.decode_started_s: float | None = None
+
+    @property
+    def id(self) -> str:
+        """The request's id."""
+        return self.request.id
+
+    @property
+    def remaining(self) -> int:
+        """Prompt tokens still to prefill (the last one is decoded, not prefilled)."""
+        return len(self.prompt) - 1 - self.prefilled
+
+    @property
+    def ends_next(self) -> bool:
+        """Whether its next token is its last for certain, so that no step after it is needed."""
+        return self.completed + 1 >= self.request.max_tokens
+
+    def progress(self) -> Prefilled:
+        """Say how much of the prompt is in the cache (all of it once only the first input is left)."""
+        done = len(self.prompt) if self.remaining == 0 else self.prefilled
+        return Prefilled(self.id, done, len(self.prompt))
+
+    def accept(
+        self, token: int, logprobs: tuple[TokenLogprob, ...], eos_ids: frozenset[int], now_s: float
+    ) -> list[Delta | Finished]:
+        """Take one decoded token and return its events; ``ended`` is set with the terminal one.
+
+        An end token closes the row, is not text and is not counted: ``completion_tokens`` is the
+        number of tokens in the row's deltas. A token that completes a stop string is counted.
+        Raises one of DETOKENIZER_ERRORS, chained by nobody, when the token has no text.
+        """
+        self.output.append(token)
+        if token in eos_ids:
+            return [self._finished("stop", now_s)]
+        self.completed += 1
+        delta = Delta(self.id, self.matcher.add(self.text.add(token)), (token,), logprobs)
+        if self.matcher.matched:
+            return [delta, self._finished("stop", now_s)]
+        if self.completed >= self.request.max_tokens:
+            return [delta, self._finished("length", now_s)]
+        return [delta]
+
+    def finish_empty(self, now_s: float) -> Finished:
+        """End a row that may decode nothing (``max_tokens`` 0): its prompt has been prefilled."""
+        return self._finished("length", now_s)
+
+    def cancelled(self) -> Cancelled:
+        """End the row as cancelled."""
+        self._end()
+        return Cancelled(self.id)
+
+    def failed(self, code: str, message: str) -> Failed:
+        """End the row as failed."""
+        self._end()
+        return Failed(self.id, code, message)
+
+    def _finished(self, reason: FinishReason, now_s: float) -> Finished:
+        rest = "" if self.matcher.matched else self.matcher.add(self.text.flush())
+        if self.matcher.matched:
+            reason = "stop"
+        else:
+            rest += self.matcher.flush()
+        began = now_s if self.prefill_started_s is None else self.prefill_started_s
+        decoding = now_s if self.decode_started_s is None else self.decode_started_s
+        self._end()
+        return Finished(
+            self.id,
+            reason,
+            rest,
+            prompt_tokens=len(self.prompt),
+            completion_tokens=self.completed,
+            prefill_ms=(decoding - began) * 1e3,
+            decode_ms=(now_s - decoding) * 1e3,
+        )
+
+    def _end(self) -> None:
+        assert not self.ended, f"row {self.id} ended twice"
+        self.ended = True
+        self.caches = []
+
+
+def admit(request: RowRequest, vocab_size: int, detokenizer: Callable[[], Detokenizer]) -> Row:
+    """Return a row for ``request``, or raise Refusal saying which of its values cannot be decoded."""
+    prompt = [int(token) for token in request.tokens]
+    _check_prompt(prompt, vocab_size)
+    _check_request(request, vocab_size)
+    try:
+        text = detokenizer()
+    except DETOKENIZER_ERRORS as error:
+        raise Refusal("detokenizer_error", f"no detokenizer: {error}") from error
+    return Row(request, prompt, text)
+
+
+def _check_prompt(prompt: Sequence[int], vocab_size: int) -> None:
+    if not prompt:
+        raise Refusal("empty_prompt", "a prompt needs at least one token")
+    low, high = min(prompt), max(prompt)
+    if low < 0 or high >= vocab_size:
+        wrong = low if low < 0 else high
+        raise Refusal("invalid_token", f"token id {wrong} is outside the vocabulary of {vocab_size}")
+
+
+def _check_request(request: RowRequest, vocab_size: int) -> None:
+    if request.max_tokens < 0:
+        raise Refusal("invalid_max_tokens", f"max_tokens is {request.max_tokens}, expected 0 or more")
+    top = request.top_logprobs
+    if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
+        raise Refusal("invalid_top_logprobs", f"top_logprobs is {top}, expected 0 to {MAX_TOP_LOGPROBS}")
+    if request.sampling.repetition_penalty <= 0:
+        raise Refusal("invalid_sampling", "repetition_penalty must be greater than 0")
+    for token in request.sampling.logit_bias:
+        if not 0 <= token < vocab_size:
+            raise Refusal("invalid_logit_bias", f"token id {token} is outside the vocabulary of {vocab_size}")

@@ -1,0 +1,163 @@
+"""Tiny random-weight models of five families, and a byte-level codec: no files, no network.
+
+Each stands for a kind of cache: llama (plain), gemma3_text with a window of 16 (rotating),
+qwen3_next (recurrent and attention), deepseek_v3 (MLA), mamba2 (recurrent only).
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import importlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+import samovar.runtime.engine  # noqa: F401 - loads OpenBLAS before MLX
+from mlx.utils import tree_flatten, tree_unflatten
+from samovar.runtime.engine.port import ModelInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+VOCAB = 256
+WINDOW = 16
+
+_COMMON: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": VOCAB,
+    "rope_theta": 10_000.0,
+    "max_position_embeddings": 4096,
+}
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"tie_word_embeddings": True},
+    "gemma3_text": {
+        "num_hidden_layers": 3,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 16,
+        "sliding_window": WINDOW,
+        "sliding_window_pattern": 3,
+    },
+    "qwen3_next": {
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "decoder_sparse_step": 1,
+        "shared_expert_intermediate_size": 64,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 64,
+        "partial_rotary_factor": 0.5,
+        "head_dim": 16,
+        "full_attention_interval": 2,
+    },
+    "deepseek_v3": {
+        "moe_intermediate_size": 64,
+        "num_key_value_heads": 4,
+        "n_shared_experts": 1,
+        "n_routed_experts": 4,
+        "kv_lora_rank": 32,
+        "q_lora_rank": 32,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 16,
+        "qk_nope_head_dim": 16,
+        "num_experts_per_tok": 2,
+        "first_k_dense_replace": 1,
+    },
+    "mamba2": {
+        "num_heads": 8,
+        "head_dim": 16,
+        "state_size": 16,
+        "layer_norm_epsilon": 1e-5,
+        "conv_kernel": 4,
+        "n_groups": 1,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "tie_word_embeddings": True,
+        "time_step_limit": [0.0, 100.0],
+        "time_step_rank": "auto",
+    },
+}
+
+
+class ByteDetokenizer:
+    """One token is one byte; incomplete UTF-8 is held back."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: int) -> str:
+        return self._decoder.decode(bytes([token]))
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class ByteCodec:
+    """UTF-8 bytes as tokens. ``eos_ids`` may be any set of ids; none by default."""
+
+    def __init__(self, eos_ids: frozenset[int] = frozenset()) -> None:
+        self.eos_ids = eos_ids
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
+    ) -> Sequence[int]:
+        return self.encode("".join(f"{each['role']}: {each['content']}\n" for each in messages))
+
+    def encode(self, text: str) -> Sequence[int]:
+        return list(text.encode())
+
+    def detokenizer(self) -> ByteDetokenizer:
+        return ByteDetokenizer()
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """A loaded model and the handle to it in one."""
+
+    model: Any
+    codec: ByteCodec = field(default_factory=ByteCodec)
+    info: ModelInfo = field(default_factory=lambda: ModelInfo("tiny", 4096, VOCAB, "float32", 0.0, 0))
+
+    def load(self) -> TinyModel:
+        return self
+
+
+@functools.cache
+def build(family: str) -> Any:
+    """Return the family's model, the same object each time, with evaluated weights.
+
+    The weights are drawn with keys of their own and wide, so that the best token leads by more than
+    rounding differences between batch shapes, and the output wanders instead of repeating one token.
+    """
+    module = importlib.import_module(f"mlx_lm.models.{family}")
+    config = _COMMON | FAMILIES[family] | {"model_type": family}
+    mx.random.seed(7)  # some one-dimensional parameters are random too
+    model = module.Model(module.ModelArgs.from_dict(config))
+    drawn = [
+        (name, _drawn(line, weight)) for line, (name, weight) in enumerate(tree_flatten(model.parameters()))
+    ]
+    model.update(tree_unflatten(drawn))
+    mx.eval(model.parameters())
+    return model
+
+
+def _drawn(line: int, weight: mx.array) -> mx.array:
+    if weight.ndim < 2:
+        return weight
+    spread = 2.0 / weight.shape[-1] ** 0.5
+    return mx.random.normal(weight.shape, key=mx.random.key(line)) * spread
+
+
+def tiny(family: str, eos_ids: frozenset[int] = frozenset()) -> TinyModel:
+    """Return a loaded tiny model of the family."""
+    return TinyModel(build(family), ByteCodec(eos_ids))
