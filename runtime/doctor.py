@@ -102,33 +102,33 @@ def check_folders(config: Config) -> Iterator[Finding]:
     """See whether the model and cache folders can be made, have room, and are quick to write."""
     from .engine.store import default_model_root  # noqa: PLC0415 - see check_device
 
-    yield check_folder("models", default_model_root(), ENOUGH_MODEL_SPACE_BYTES, "set XDG_CACHE_HOME")
+    yield check_folder(
+        "models", default_model_root(), "set XDG_CACHE_HOME", wanted_bytes=ENOUGH_MODEL_SPACE_BYTES
+    )
     if (folder := config.cache.ssd.folder()) is not None:
-        usage_bytes = shutil.disk_usage(_existing(folder)).total
-        floor_bytes = int(usage_bytes * config.cache.ssd.free_floor)
-        yield check_folder(
-            "disk cache", folder, floor_bytes, "set cache.ssd.dir or lower cache.ssd.free_floor"
-        )
+        remedy = "set cache.ssd.dir or lower cache.ssd.free_floor"
+        yield check_folder("disk cache", folder, remedy, wanted_share=config.cache.ssd.free_floor)
 
 
-def check_folder(check: str, folder: Path, needed_bytes: int, remedy: str) -> Finding:
-    """Probe the folder, or the closest one above it that exists."""
-    base = _existing(folder)
-    if not base.is_dir():
-        return Finding(check, "fail", f"{folder}: {base} is not a folder", f"remove it, or {remedy}")
-    free_bytes = shutil.disk_usage(base).free
-    if free_bytes < needed_bytes + PROBE_BYTES:
-        found = f"{folder}: {free_bytes / GIB:.1f} GiB free, {needed_bytes / GIB:.1f} GiB wanted"
-        return Finding(check, "warn", found, f"free some space, or {remedy}")
+def check_folder(
+    check: str, folder: Path, remedy: str, *, wanted_bytes: int = 0, wanted_share: float = 0.0
+) -> Finding:
+    """Probe the folder, or the closest one above it that exists, for room and speed."""
     try:
+        base = _existing(folder)
+        usage = shutil.disk_usage(base)
+        wanted_bytes = max(wanted_bytes, int(usage.total * wanted_share))
+        if usage.free < wanted_bytes + PROBE_BYTES:
+            found = f"{folder}: {usage.free / GIB:.1f} GiB free, {wanted_bytes / GIB:.1f} GiB wanted"
+            return Finding(check, "warn", found, f"free some space, or {remedy}")
         speed_mb_s = _write_speed_mb_s(base)
     except OSError as error:
         return Finding(
-            check, "fail", f"{folder}: cannot write: {error.strerror}", f"make it writable, or {remedy}"
+            check, "fail", f"{folder}: {error.strerror}", f"make it a folder you can write, or {remedy}"
         )
-    found = f"{folder}: {free_bytes / GIB:.1f} GiB free, writes {speed_mb_s:.0f} MB/s"
+    found = f"{folder}: {usage.free / GIB:.1f} GiB free, writes {speed_mb_s:.0f} MB/s"
     if speed_mb_s < SLOW_DISK_MB_S:
-        return Finding(check, "warn", found, f"{format_size(GIB)} would take long to save; {remedy}")
+        return Finding(check, "warn", found, f"saving {format_size(GIB)} would take long: {remedy}")
     return Finding(check, "ok", found)
 
 

@@ -18,6 +18,10 @@ USAGE = 2
 
 # Errors whose cause is what the user asked for, not what happened on the way.
 _USAGE_CODES = ("model_source_invalid",)
+_NO_MLX = (
+    "MLX does not load on this machine; on Linux install Samovar as samovar[cpu], or as samovar[cuda] with "
+    "an NVIDIA driver (samovar doctor tells more)"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,9 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _failed(error: Exception) -> int:
     code = getattr(error, "code", None)
-    if not isinstance(code, str) and not isinstance(error, OSError):
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "mlx":
+        _complain(f"{_NO_MLX}: {error}")
+    elif isinstance(code, str) or isinstance(error, OSError):
+        _complain(" ".join(str(error).split()) or type(error).__name__)
+    else:
         raise error
-    _complain(" ".join(str(error).split()) or type(error).__name__)
     return USAGE if code in _USAGE_CODES else FAILED
 
 

@@ -15,37 +15,42 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from .schema import Config
-    from .tree import Path
+    from .tree import KeySpec, Path
 
 _LOOPBACK_NAMES = ("localhost", "ip6-localhost", "ip6-loopback")
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A key whose feature this version lacks.
+    """A key, or a section with all its keys, whose feature this version lacks.
 
-    ``harmless`` are the values that ask for nothing the version does not already do. ``fatal`` decides
-    what happens to the others: a setting that changes answers, memory or what a client can ask for stops
-    the start, since serving without it would not be what was asked for; one that only makes the same
-    answers come faster is warned about, loudly, and the server starts.
+    ``harmless`` values ask for nothing that the version does not do anyway. ``fatal`` says what becomes
+    of others that differ from the default: a setting that changes answers, memory or what a client can
+    ask for stops the start, since serving without it would not be what was asked for; one that only
+    makes the same answers come faster is warned about, loudly, and the server starts.
     """
 
     key: str
-    harmless: tuple[object, ...]
-    fatal: bool
     feature: str
+    fatal: bool
+    harmless: tuple[object, ...] = ()
+
+    def covers(self, spec: KeySpec) -> bool:
+        """Return whether the key is this one or lies in this section."""
+        path = tuple(self.key.split("."))
+        return spec.path[: len(path)] == path
 
 
 # The one place that says what is not there yet. An issue that delivers a feature deletes its lines.
 UNSUPPORTED = (
-    Unsupported("kv.scheme", ("bf16",), fatal=True, feature="quantised KV state"),
-    Unsupported("model.draft", (None,), fatal=True, feature="speculative decoding"),
-    Unsupported("model.adapters", ({},), fatal=True, feature="LoRA adapters"),
-    Unsupported("cache.ram.max", (0,), fatal=False, feature="the prefix cache in memory"),
-    Unsupported("cache.ssd.dir", ("off",), fatal=False, feature="the prefix cache on disk"),
-    Unsupported(
-        "checkpoint.interval_tokens", (0,), fatal=False, feature="checkpoints of replies in the making"
-    ),
+    Unsupported("kv.scheme", "quantised KV state", fatal=True),
+    Unsupported("kv.group_size", "quantised KV state", fatal=False),
+    Unsupported("kv.start", "quantised KV state", fatal=False),
+    Unsupported("model.draft", "speculative decoding", fatal=True),
+    Unsupported("model.adapters", "LoRA adapters", fatal=True),
+    Unsupported("cache.ram", "the prefix cache in memory", fatal=False, harmless=(0,)),
+    Unsupported("cache.ssd", "the prefix cache on disk", fatal=False, harmless=("off", 0)),
+    Unsupported("checkpoint", "checkpointing of replies in the making", fatal=False),
 )
 
 
@@ -57,15 +62,16 @@ def contradictions(config: Config, origins: Mapping[Path, Origin]) -> Iterator[P
 
 def unsupported(config: Config, origins: Mapping[Path, Origin]) -> Iterator[tuple[bool, Problem]]:
     """Yield (fatal, problem) for each setting away from its default that this version cannot honour."""
-    specs = {spec.dotted: spec for spec in all_keys()}
-    for entry in UNSUPPORTED:
-        spec = specs[entry.key]
+    for spec in all_keys():
         value = value_of(config, spec.path)
-        if spec.path in origins and value not in entry.harmless and value != spec.default:
-            found = describe(spec.kind.write(value))
-            expected = f"the default or none, since {entry.feature} is not in this version yet"
-            hint = "" if entry.fatal else "the server runs without it"
-            yield entry.fatal, Problem(origins[spec.path], entry.key, found, expected, hint)
+        if spec.path not in origins or value == spec.default:
+            continue
+        for entry in UNSUPPORTED:
+            if entry.covers(spec) and value not in entry.harmless:
+                found = describe(spec.kind.write(value))
+                expected = f"no change, since {entry.feature} is not in this version yet"
+                hint = "" if entry.fatal else "the server runs without it"
+                yield entry.fatal, Problem(origins[spec.path], spec.dotted, found, expected, hint)
 
 
 def is_loopback(host: str) -> bool:

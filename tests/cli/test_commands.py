@@ -175,6 +175,48 @@ def test_light_commands_load_nothing_heavy(tmp_path: Path, args: list[str]) -> N
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def samovar_without(module: str, *args: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    program = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        "from samovar.runtime.cli import main\n"
+        f"sys.exit(main({list(args)!r}))\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env=os.environ | {"XDG_CACHE_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=19,
+    )
+
+
+@pytest.mark.parametrize("args", [("models", "convert", "model.gguf"), ("serve", "--port", "0")])
+def test_a_missing_mlx_is_one_clear_line(tmp_path: Path, args: tuple[str, ...]) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"")
+    ended = samovar_without("mlx", *args, folder=tmp_path)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "samovar[cpu]" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_fault_of_the_program_is_a_traceback(tmp_path: Path) -> None:
+    ended = samovar_without("orjson", "models", "ls", folder=tmp_path)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "Traceback" in ended.stderr
+
+
+def test_doctor_finds_a_missing_mlx_and_goes_on(tmp_path: Path) -> None:
+    ended = samovar_without("mlx", "doctor", "--set", "server.port=0", folder=tmp_path)
+    assert ended.returncode == 1
+    words = [line.split()[:2] for line in ended.stdout.splitlines()]
+    assert ["fail", "mlx"] in words
+    assert ["ok", "config"] in words
+    assert ["ok", "port"] in words
+    assert "to mend: install a build of MLX" in ended.stdout
+
+
 def test_a_reader_that_leaves_early_causes_no_traceback(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -43,13 +43,14 @@ def test_a_socket_needs_its_folder(tmp_path: Path) -> None:
 
 def test_a_file_in_the_way_of_a_folder_fails(tmp_path: Path) -> None:
     (tmp_path / "models").write_text("")
-    found = check_folder("models", tmp_path / "models" / "deep", 0, "choose another")
+    found = check_folder("models", tmp_path / "models" / "deep", "choose another")
     assert found.state == "fail"
     assert "choose another" in found.mend
 
 
 def test_a_folder_without_room_is_warned_about(tmp_path: Path) -> None:
-    assert check_folder("models", tmp_path, 2**60, "choose another").state == "warn"
+    assert check_folder("models", tmp_path, "choose another", wanted_bytes=2**60).state == "warn"
+    assert check_folder("cache", tmp_path, "choose another", wanted_share=1.0).state == "warn"
 
 
 def test_a_folder_that_is_not_there_yet_is_probed_and_not_made(
@@ -66,7 +67,7 @@ def test_a_folder_that_is_not_there_yet_is_probed_and_not_made(
 
 def test_a_slow_disk_is_warned_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "SLOW_DISK_MB_S", 1e12)
-    found = check_folder("models", tmp_path, 0, "choose another")
+    found = check_folder("models", tmp_path, "choose another")
     assert (found.state, bool(found.mend)) == ("warn", True)
 
 

@@ -166,7 +166,14 @@ def test_asking_for_what_would_change_answers_and_does_not_exist_stops_the_start
 
 
 @pytest.mark.parametrize(
-    "assignment", ["cache.ssd.dir=/x", "cache.ram.max=1GiB", "checkpoint.interval_tokens=64"]
+    "assignment",
+    [
+        "cache.ssd.dir=/x",
+        "cache.ssd.max=1GiB",
+        "cache.ram.max=1GiB",
+        "checkpoint.interval_tokens=64",
+        "kv.start=9",
+    ],
 )
 def test_asking_for_what_would_only_be_faster_and_does_not_exist_is_warned_about(assignment: str) -> None:
     (warning,) = load(assignments=[assignment]).warnings
