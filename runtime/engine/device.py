@@ -46,7 +46,6 @@ class DeviceReport:
 
 def computes_on_cpu() -> bool:
     """Return whether MLX's default device is the CPU."""
-    # Compared with == and not by identity: the bindings make a fresh enum value a call.
     return mx.default_device().type == mx.DeviceType.cpu
 
 
