@@ -69,7 +69,7 @@ def unsupported(config: Config, origins: Mapping[Path, Origin]) -> Iterator[tupl
         for entry in UNSUPPORTED:
             if entry.covers(spec) and value not in entry.harmless:
                 found = describe(spec.kind.write(value))
-                expected = f"no change, since {entry.feature} is not in this version yet"
+                expected = f"the default, since {entry.feature} is not in this version yet"
                 hint = "" if entry.fatal else "the server runs without it"
                 yield entry.fatal, Problem(origins[spec.path], spec.dotted, found, expected, hint)
 

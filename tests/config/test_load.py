@@ -3,9 +3,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from samovar.runtime.config import Config, ConfigError, FlagValue, Loaded, Problem, load
+from samovar.runtime.config.checks import UNSUPPORTED, Unsupported
 from samovar.runtime.config.tree import all_keys, value_of
 
 if TYPE_CHECKING:
@@ -181,6 +182,11 @@ def test_asking_for_what_would_only_be_faster_and_does_not_exist_is_warned_about
     assert "without it" in warning.hint
 
 
+@pytest.mark.parametrize("entry", UNSUPPORTED, ids=lambda entry: entry.key)
+def test_what_is_called_unsupported_is_a_key_or_section_that_exists(entry: Unsupported) -> None:
+    assert any(entry.covers(spec) for spec in all_keys())
+
+
 def test_later_sources_win_and_are_named(tmp_path: Path) -> None:
     first = written(tmp_path, "[server]\nport = 1\n[lanes]\nbatch = 1\nqueue = 1\ncount = 1\n", "a.toml")
     second = written(tmp_path, "[lanes]\nbatch = 2\nqueue = 2\ncount = 2\n", "b.toml")
@@ -204,6 +210,7 @@ def test_later_sources_win_and_are_named(tmp_path: Path) -> None:
 SOURCES = ("file", "second file", "env", "set", "flag")
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(SOURCES), st.integers(1, 1000)))
 def test_the_strongest_source_that_speaks_wins(
     tmp_path_factory: pytest.TempPathFactory, said: dict[str, int]

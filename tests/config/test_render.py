@@ -6,7 +6,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from samovar.runtime.config import Config, ConfigError, load
 from samovar.runtime.config.literals import parse_value, write_value
@@ -59,11 +59,13 @@ def test_every_value_is_shown_with_its_origin() -> None:
     assert all("  # " in line for line in lines)
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_string_survives_being_written(text: str) -> None:
     assert parse_value(write_value(text)) == text
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.text("ab\"'\\\n"), max_size=4))
 def test_any_table_survives_being_written(table: dict[str, str]) -> None:
     assert parse_value(write_value(dict(table))) == table
@@ -127,6 +129,7 @@ RAW = (
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from(list(all_keys())), RAW)
 def test_whatever_loads_satisfies_the_schema(spec: Any, raw: object) -> None:
     try:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from samovar.runtime.config import units
 
@@ -57,6 +57,7 @@ def test_durations_as_people_write_them(text: str, duration_s: float) -> None:
     assert units.parse_duration(text) == duration_s
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**60))
 def test_a_size_survives_writing(size_bytes: int) -> None:
     text = units.format_size(size_bytes)
@@ -64,6 +65,7 @@ def test_a_size_survives_writing(size_bytes: int) -> None:
     assert re.search(units.SIZE_PATTERN, text)
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1e7, allow_nan=False) | st.integers(0, 10**6).map(float))
 def test_a_duration_survives_writing(duration_s: float) -> None:
     text = units.format_duration(duration_s)
@@ -71,6 +73,7 @@ def test_a_duration_survives_writing(duration_s: float) -> None:
     assert re.search(units.DURATION_PATTERN, text)
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1, allow_nan=False))
 def test_a_percentage_survives_writing(fraction: float) -> None:
     text = units.format_percent(fraction)
