@@ -70,9 +70,8 @@ LaneMessage: TypeAlias = StartRow | CancelRow | GetRows | GetFigures | LaneSteps
 class GenerationActor(Actor[LaneMessage]):
     """One lane. ``backend`` makes a fresh backend; it is opened, used and closed on the lane's thread."""
 
-    def __init__(self, backend: Callable[[], LaneBackend], announce: Callable[[ModelInfo], None]) -> None:
+    def __init__(self, backend: Callable[[], LaneBackend]) -> None:
         self._backend = backend
-        self._announce = announce
         self._rows: dict[str, StartRow] = {}
         self._figures = LaneFigures()
         self._thread: PinnedThread[LaneCommand, Step] | None = None
@@ -93,7 +92,7 @@ class GenerationActor(Actor[LaneMessage]):
                 raise
 
         self._thread = self.ctx.run_thread("engine", body, lambda steps: LaneSteps(tuple(steps)))
-        self._announce(await opened)
+        await opened
 
     async def receive(self, message: LaneMessage) -> None:
         """Pass commands to the thread and its events to the streams."""

@@ -1,0 +1,80 @@
+# What people type: serve, chat with it, test, check, bench. Everything lives in .venv; nothing else is touched.
+# Uses uv where it is installed, plain pip otherwise. ARGS goes to the command: make serve ARGS="--port 9000"
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+
+# The MLX build that fits this machine (INTERFACE §1): Metal needs no extra, an NVIDIA driver wants CUDA.
+ifeq ($(shell uname -s),Darwin)
+EXTRA :=
+else ifneq ($(shell command -v nvidia-smi 2>/dev/null),)
+EXTRA := [cuda]
+else
+EXTRA := [cpu]
+endif
+
+ifneq ($(shell command -v uv 2>/dev/null),)
+CREATE := uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+INSTALL := uv pip install --quiet --python $(BIN)/python
+else
+CREATE := $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+INSTALL := $(BIN)/python -m pip install --quiet
+endif
+
+.PHONY: help serve test check lint types bench format clean
+
+help:
+	@echo "make serve    serve the default model on http://127.0.0.1:8080"
+	@echo "make test     run the whole test suite"
+	@echo "make check    lint, types, tests: what CI runs"
+	@echo "make bench    run the benchmarks (minutes)"
+
+serve: $(VENV)/.installed
+	@exec $(BIN)/samovar serve $(ARGS)
+
+test: $(VENV)/.installed-dev
+	$(BIN)/pytest $(ARGS)
+
+check: lint types test
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/basedpyright
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.kernel
+	$(BIN)/python -m benchmarks.http
+	$(BIN)/python -m benchmarks.serving
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Samovar needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version`. Try make PYTHON=python3.12"; exit 1; }
+	@echo "Creating $(VENV)"
+	@$(CREATE)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml
+	@echo "Installing Samovar$(EXTRA) (once; about a minute)"
+	@$(INSTALL) --editable '.$(EXTRA)'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "Installing the tools for tests and checks"
+	@$(INSTALL) --group test --group lint --group types
+	@touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed-dev
+	@$(INSTALL) --group bench
+	@touch $@

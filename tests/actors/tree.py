@@ -1,0 +1,86 @@
+"""Lanes and a scheduler over the scripted engine, as every test of this folder needs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from samovar.actors.generation import GenerationActor, Lane
+from samovar.actors.requests import Admission, Admitted, GenerationRequest
+from samovar.actors.scheduler import Scheduler, SchedulerActor, SchedulerOptions
+from samovar.runtime.engine.port import Delta
+from samovar.runtime.kernel import BlockingPool, ChildSpec, RestartLimit, SupervisorSpec
+from tests.kit import KitSystem
+from tests.kit.engine import FakeEngine
+
+if TYPE_CHECKING:
+    from samovar.actors.stream import RequestStream, StreamEvent
+
+
+@dataclass
+class Serving:
+    kit: KitSystem
+    engine: FakeEngine
+    scheduler: Scheduler
+    lanes: list[Lane]
+    pool: BlockingPool
+
+    async def __aenter__(self) -> Serving:
+        await self.kit.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.engine.gated = False
+        self.pool.close()
+        await self.kit.__aexit__(*error)  # type: ignore[arg-type]
+
+    async def submit(self, request_id: str, content: str = "ab", max_tokens: int = 3) -> Admission:
+        return await self.scheduler.submit(request(request_id, content, max_tokens), 60.0)
+
+    async def admitted(self, request_id: str, content: str = "ab", max_tokens: int = 3) -> RequestStream:
+        answer = await self.submit(request_id, content, max_tokens)
+        assert isinstance(answer, Admitted), answer
+        return answer.stream
+
+
+def request(request_id: str, content: str = "ab", max_tokens: int | None = 3) -> GenerationRequest:
+    return GenerationRequest(request_id, ({"role": "user", "content": content},), max_tokens=max_tokens)
+
+
+def serving(
+    *, lanes: int = 1, batch: int = 2, queue: int = 4, engine: FakeEngine | None = None, restarts: int = 5
+) -> Serving:
+    engine = engine or FakeEngine()
+    pool = BlockingPool("tokenise", 1, limit=100)
+    lane_specs = [
+        ChildSpec(str(n), lambda: GenerationActor(engine.backend), capacity=100, on_restart="drop")
+        for n in range(lanes)
+    ]
+    faces = [Lane(spec.ref) for spec in lane_specs]
+    options = SchedulerOptions(batch=batch, queue=queue, max_tokens=16)
+    scheduler = ChildSpec(
+        "scheduler",
+        lambda: SchedulerActor(faces, engine.codec(), engine.info(), pool, options),
+        capacity=100,
+        on_restart="drop",
+    )
+    limit = RestartLimit(restarts, 60.0)
+    root = SupervisorSpec(
+        "root",
+        [SupervisorSpec("lanes", lane_specs, limit=limit), scheduler],
+        strategy="rest_for_one",
+        limit=limit,
+    )
+    return Serving(KitSystem(root), engine, Scheduler(scheduler.ref), faces, pool)
+
+
+async def drain(stream: RequestStream) -> list[StreamEvent]:
+    """Read a stream to its end."""
+    events: list[StreamEvent] = []
+    while not events or events[-1] is not stream.terminal:
+        events += await stream.take()
+    return events
+
+
+def text(events: list[StreamEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Delta))
