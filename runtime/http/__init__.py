@@ -1,0 +1,1 @@
+"""The HTTP interface: OpenAI routes, health and administration over the ``Serving`` protocol."""

@@ -1,0 +1,101 @@
+"""Errors that a client is meant to see, and their OpenAI envelope.
+
+HttpError is raised wherever a request goes wrong; the boundary turns it into a response, or into an
+error event when a stream has already begun. Messages name fields and limits, never internals.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_SERVER_ERRORS_FROM = 500
+_SHOWN_CHARS = 80
+
+
+class HttpError(Exception):
+    """An answer other than success. ``param`` is the field at fault, like ``messages[0].role``."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self._headers = dict(headers or {})
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.retry_after_s is not None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the response, Retry-After (whole seconds, at least 1) among them."""
+        if self.retry_after_s is None:
+            return self._headers
+        return self._headers | {"Retry-After": str(max(1, ceil(self.retry_after_s)))}
+
+    def envelope(self) -> bytes:
+        """Return the JSON body ``{"error": {message, type, code, param}}``."""
+        default = "server_error" if self.status >= _SERVER_ERRORS_FROM else "invalid_request_error"
+        kind = _TYPES.get(self.status, default)
+        body = {"message": self.message, "type": kind, "code": self.code, "param": self.param}
+        return orjson.dumps({"error": body})
+
+
+def bad_value(param: str, message: str) -> HttpError:
+    """Return the 400 for a field whose value cannot be used; ``message`` starts with the field."""
+    return HttpError(400, "invalid_value", message, param=param)
+
+
+def missing(param: str) -> HttpError:
+    """Return the 400 for a required field that is absent or null."""
+    return HttpError(400, "missing_required_parameter", f"{param} is required.", param=param)
+
+
+def unsupported(param: str, why: str) -> HttpError:
+    """Return the 400 for a field whose feature this server does not have."""
+    message = f"{param} is not supported by this server: {why}"
+    return HttpError(400, "unsupported_parameter", message, param=param)
+
+
+def unknown_model(name: str, served: Sequence[str]) -> HttpError:
+    """Return the 404 for a model that is not served here; names those that are."""
+    shown = name if len(name) <= _SHOWN_CHARS else name[:_SHOWN_CHARS] + "…"
+    message = f"The model {shown!r} is not served here. Served: {', '.join(served)}."
+    return HttpError(404, "model_not_found", message, param="model")
+
+
+def not_ready(*, draining: bool) -> HttpError:
+    """Return the 503 for a server that is still starting or already stopping."""
+    if draining:
+        return HttpError(503, "draining", "The server is shutting down.", retry_after_s=5.0)
+    return HttpError(503, "not_ready", "The server is not ready yet.", retry_after_s=1.0)
+
+
+def timed_out(limit_s: float | None) -> HttpError:
+    """Return the 504 for a request past ``server.request_timeout``; clients are told not to repeat it."""
+    message = f"The request took longer than server.request_timeout ({limit_s} s)."
+    return HttpError(504, "request_timeout", message, headers={"x-should-retry": "false"})
+
+
+def internal(request_id: str) -> HttpError:
+    """Return the 500 for a failure that the client cannot mend; the log holds the rest under the id."""
+    return HttpError(500, "internal_error", f"The server failed to answer. Request id: {request_id}.")

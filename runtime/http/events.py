@@ -1,0 +1,93 @@
+"""A server-sent event response that opens late, keeps itself alive and never ends in silence."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from aiohttp import ClientConnectionResetError, web
+
+from .chunks import KEEP_ALIVE, error_event
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from .errors import HttpError
+
+_FAREWELL_S = 2.0
+_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+
+
+class EventStream:
+    """One SSE response.
+
+    Nothing is sent, headers included, before the first ``write``, ``finish`` or keep-alive comment: until
+    then the caller may still answer with a plain status. Headers and the first event leave in one write.
+    A write waits while a slow client's socket is full, so memory stays bounded. Raises
+    ClientConnectionResetError once the client is gone.
+    """
+
+    __slots__ = ("_keep_alive_s", "_loop", "_request", "_wrote_s", "opened", "response")
+
+    def __init__(self, request: web.Request, keep_alive_s: float) -> None:
+        self._request = request
+        self._keep_alive_s = keep_alive_s
+        self._loop = asyncio.get_running_loop()
+        self._wrote_s = self._loop.time()
+        self.response = web.StreamResponse(headers=_HEADERS)
+        self.opened = False
+
+    async def write(self, data: bytes) -> None:
+        """Send some whole events."""
+        if not self.opened:
+            await self._open()
+        self._wrote_s = self._loop.time()
+        await self.response.write(data)
+
+    async def finish(self, data: bytes) -> None:
+        """Send the last events and end the response."""
+        if not self.opened:
+            await self._open()
+        await self.response.write_eof(data)
+
+    async def fail(self, error: HttpError) -> None:
+        """End an open stream with an error event and close the connection; waits at most two seconds."""
+        self.response.force_close()
+        try:
+            async with asyncio.timeout(_FAREWELL_S):
+                await self.response.write_eof(error_event(error.envelope()))
+        except TimeoutError:
+            if self._request.transport is not None:
+                self._request.transport.abort()
+        except ClientConnectionResetError:
+            pass  # nobody is left to be told
+
+    @asynccontextmanager
+    async def kept_alive(self) -> AsyncGenerator[None]:
+        """Send comments whenever nothing else was sent for ``keep_alive_s``."""
+        task = self._loop.create_task(self._comment_on_silence())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _open(self) -> None:
+        self.opened = True
+        await self.response.prepare(self._request)
+
+    async def _comment_on_silence(self) -> None:
+        while True:
+            silent_s = self._loop.time() - self._wrote_s
+            if silent_s < self._keep_alive_s:
+                await asyncio.sleep(self._keep_alive_s - silent_s)
+                continue
+            try:
+                await self.write(KEEP_ALIVE)
+            except ClientConnectionResetError:
+                return  # the handler learns of it by its own cancellation

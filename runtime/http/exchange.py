@@ -1,0 +1,82 @@
+"""What the server knows of one request while it is being answered."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from .reply import elapsed_ms
+from .serving import RequestRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ...actors.stream import RequestStream
+    from ..engine.port import Finished
+    from .chat import ChatCall
+    from .errors import HttpError
+    from .events import EventStream
+
+_SANE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """A request's id, its time limit, and what its record will say. Lives as long as its handler."""
+
+    id: str
+    started_s: float
+    timeout: asyncio.Timeout
+    call: ChatCall | None = None
+    stream: RequestStream | None = None
+    prompt_tokens: int | None = None
+    finished: Finished | None = None
+    events: EventStream | None = None
+    stopped: HttpError | None = None
+
+    def stop(self, error: HttpError) -> None:
+        """End the handler at its next await; the client is told ``error``. Harmless when already ending."""
+        if self.stopped is None and not self.timeout.expired():
+            self.stopped = error
+            self.timeout.reschedule(asyncio.get_running_loop().time())
+
+    def record(
+        self, request: web.Request, status: int, error: HttpError | None, cause: BaseException | None
+    ) -> RequestRecord:
+        """Return the canonical record; call at the end."""
+        call, finished = self.call, self.finished
+        times = self.stream.times if self.stream else None
+        return RequestRecord(
+            request_id=self.id,
+            generation_id=call.request.id if call else None,
+            method=request.method,
+            path=request.path,
+            status=status,
+            duration_ms=round((asyncio.get_running_loop().time() - self.started_s) * 1e3, 3),
+            model=call.model if call else None,
+            stream=call.stream if call else False,
+            session_id=call.request.session_id if call else None,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.stream.emitted_tokens if self.stream else None,
+            finish_reason=finished.reason if finished else None,
+            queue_ms=elapsed_ms(times.submitted_s, times.started_s) if times else None,
+            prefill_ms=finished.prefill_ms if finished else None,
+            ttft_ms=elapsed_ms(times.submitted_s, times.first_token_s) if times else None,
+            error_code=error.code if error else None,
+            error_param=error.param if error else None,
+            error=cause,
+        )
+
+
+EXCHANGE: web.RequestKey[Exchange] = web.RequestKey("exchange", Exchange)
+
+
+def request_id(headers: Mapping[str, str]) -> str:
+    """Return the client's own ``x-request-id`` when it is short and plain, else a fresh one."""
+    given = headers.get("x-request-id", "")
+    return given if _SANE_ID.fullmatch(given) else f"req-{token_hex(8)}"

@@ -1,0 +1,112 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from ...actors.requests import Refused
+from ..engine.port import Cancelled, Failed, Finished
+from .body import read_object
+from .chat import ChatCall, parse_chat
+from .chunks import ChunkEncoder
+from .errors import HttpError, not_ready
+from .events import EventStream
+from .exchange import EXCHANGE, Exchange
+from .reply import WholeReply, failure, settle
+
+if TYPE_CHECKING:
+    from ...actors.stream import RequestStream
+    from .options import HttpOptions
+    from .serving import Serving
+
+# A refusal's code -> status; whatever is not listed is the client's mistake.
+_REFUSALS = {"queue_full": 429, "draining": 503}
+_RETRY_AFTER_S = 1.0
+
+
+class ChatRoutes:
+    """Chat completions, streamed and whole. Loop thread only."""
+
+    def __init__(self, serving: Serving, options: HttpOptions) -> None:
+        self._serving = serving
+        self._options = options
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes to add to an application."""
+        return [web.post("/v1/chat/completions", self.complete)]
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        """Answer one call. The generation is cancelled on every way out but its own end."""
+        readiness = self._serving.readiness()
+        if not readiness.ready:
+            raise not_ready(draining=readiness.draining)
+        body = await read_object(request, self._options.max_body_bytes)
+        call = parse_chat(body, request.headers, self._serving.model(), self._serving.aliases())
+        exchange = request[EXCHANGE]
+        exchange.call = call
+        stream = await self._admit(call, exchange)
+        created_s = int(time.time())
+        try:
+            if call.stream:
+                return await self._streamed(request, exchange, stream, ChunkEncoder(call, created_s))
+            return await _whole(exchange, stream, WholeReply(call, created_s))
+        finally:
+            stream.cancel()
+
+    async def _admit(self, call: ChatCall, exchange: Exchange) -> RequestStream:
+        admission = await self._serving.submit(call.request)
+        if isinstance(admission, Refused):
+            raise refusal(admission)
+        exchange.stream = admission.stream
+        exchange.prompt_tokens = admission.prompt_tokens
+        return admission.stream
+
+    async def _streamed(
+        self,
+        request: web.Request,
+        exchange: Exchange,
+        stream: RequestStream,
+        chunks: ChunkEncoder,
+    ) -> web.StreamResponse:
+        events = exchange.events = EventStream(request, self._options.keep_alive_s)
+        pending = chunks.role()
+        async with events.kept_alive():
+            while True:
+                text, entries, ending = settle(await stream.take())
+                data = chunks.delta(text, entries)
+                if ending is not None:
+                    finished = _finished(ending, exchange)
+                    await events.finish(pending + data + chunks.last(finished, stream.times))
+                    return events.response
+                if data:
+                    await events.write(pending + data)
+                    pending = b""
+
+
+async def _whole(exchange: Exchange, stream: RequestStream, reply: WholeReply) -> web.Response:
+    while True:
+        text, entries, ending = settle(await stream.take())
+        reply.add(text, entries)
+        if ending is not None:
+            body = reply.body(_finished(ending, exchange), stream.times)
+            return web.Response(body=body, content_type="application/json")
+
+
+def _finished(ending: Finished | Cancelled | Failed, exchange: Exchange) -> Finished:
+    if isinstance(ending, Finished):
+        exchange.finished = ending
+        return ending
+    raise failure(ending, exchange.id)
+
+
+def refusal(refused: Refused) -> HttpError:
+    """Return the response to a request that the scheduler would not take."""
+    status = _REFUSALS.get(refused.code, 400)
+    param = refused.param or ("messages" if refused.code == "context_length_exceeded" else None)
+    retry_after_s = refused.retry_after_s
+    if status in _REFUSALS.values() and retry_after_s is None:
+        retry_after_s = _RETRY_AFTER_S
+    return HttpError(status, refused.code, refused.message, param=param, retry_after_s=retry_after_s)
