@@ -17,7 +17,7 @@ FAILED = 1
 USAGE = 2
 
 # Errors whose cause is what the user asked for, not what happened on the way.
-_USAGE_CODES = ("model_source_invalid",)
+_USAGE_CODES = ("model_source_invalid", "model_not_found", "model_unreadable")
 _NO_MLX = (
     "MLX does not load on this machine; on Linux install Samovar as samovar[cpu], or as samovar[cuda] with "
     "an NVIDIA driver (samovar doctor tells more)"
