@@ -18,7 +18,7 @@ import mlx.core as mx
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from .batch import DecodeBatch
-from .batchable import evaluate_weights, require_batching
+from .batchable import require_batching
 from .pace import ChunkSizer, RateWindow, StepMeter
 from .port import LaneFigures, TokenLogprob
 from .prefill import PrefillPass, PrefillQueue, launch_pass
@@ -98,7 +98,6 @@ class MlxBackend:
         loaded = self._handle.load()
         stream = mx.new_thread_local_stream(mx.default_device())
         with mx.stream(stream):
-            evaluate_weights(loaded.model)
             require_batching(loaded.model)
         chunk = self._options.prefill_chunk
         if chunk is None:
@@ -231,7 +230,7 @@ class MlxBackend:
         self._decoded += 1
         try:
             logprobs = () if raw is None else (self._named(opened, token, raw),)
-            yield from row.accept(token, logprobs, opened.loaded.codec.eos_ids, now_s)
+            yield from row.accept(token, logprobs, opened.loaded.codec.end_tokens, now_s)
         except DETOKENIZER_ERRORS as error:
             yield row.failed("detokenizer_error", f"token {token} has no text: {error}")
         if row.ended:

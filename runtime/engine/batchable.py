@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from .errors import EngineError
@@ -19,7 +18,7 @@ class EndingCodec(Protocol):
     """The part of a TextCodec that decoding uses, and which tokens end a turn."""
 
     @property
-    def eos_ids(self) -> frozenset[int]:
+    def end_tokens(self) -> frozenset[int]:
         """Every id that ends a turn."""
         ...
 
@@ -29,7 +28,10 @@ class EndingCodec(Protocol):
 
 
 class LoadedModel(Protocol):
-    """A model in memory. May be shared by several backends, one after the other or at once."""
+    """A model in memory, shared by backends one after the other or at once.
+
+    Every array it holds is evaluated: a lazy one could be evaluated on its maker's thread only.
+    """
 
     @property
     def model(self) -> Any:
@@ -55,21 +57,10 @@ class ModelHandle(Protocol):
         ...
 
 
-class BatchingUnsupported(EngineError):  # noqa: N818 - named like its siblings in errors.py
+class BatchingUnsupported(EngineError):
     """A layer of the model keeps a cache that mlx-lm cannot batch."""
 
     code = "batching_unsupported"
-
-
-def evaluate_weights(model: Any) -> None:
-    """Evaluate every array the module holds, private ones too (RoPE tables and the like).
-
-    A lazy array can be evaluated only on the thread that made it, and a later lane has another thread.
-    """
-    modules = cast("Iterable[dict[str, object]]", model.modules())
-    mx.eval(  # pyright: ignore[reportUnknownMemberType]
-        [value for module in modules for value in module.values() if isinstance(value, mx.array)]
-    )
 
 
 def require_batching(model: Any) -> None:

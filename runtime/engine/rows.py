@@ -28,7 +28,7 @@ class Cache(Protocol):
         ...
 
 
-class Refusal(Exception):  # noqa: N818 - a verdict on one row, not an error of the lane
+class Refusal(Exception):
     """The row cannot be decoded. Caught by the backend, which turns it into ``Failed``."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -98,7 +98,7 @@ class Row:
         return Prefilled(self.id, done, len(self.prompt))
 
     def accept(
-        self, token: int, logprobs: tuple[TokenLogprob, ...], eos_ids: frozenset[int], now_s: float
+        self, token: int, logprobs: tuple[TokenLogprob, ...], end_tokens: frozenset[int], now_s: float
     ) -> list[Delta | Finished]:
         """Take one decoded token and return its events; ``ended`` is set with the terminal one.
 
@@ -107,7 +107,7 @@ class Row:
         Raises one of DETOKENIZER_ERRORS, chained by nobody, when the token has no text.
         """
         self.output.append(token)
-        if token in eos_ids:
+        if token in end_tokens:
             return [self._finished("stop", now_s)]
         self.completed += 1
         delta = Delta(self.id, self.matcher.add(self.text.add(token)), (token,), logprobs)

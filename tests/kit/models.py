@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 import samovar.runtime.engine  # noqa: F401 - loads OpenBLAS before MLX
 from mlx.utils import tree_flatten, tree_unflatten
+from samovar.runtime.engine.loading import evaluate_model
 from samovar.runtime.engine.port import ModelInfo
 
 if TYPE_CHECKING:
@@ -103,10 +104,10 @@ class ByteDetokenizer:
 
 
 class ByteCodec:
-    """UTF-8 bytes as tokens. ``eos_ids`` may be any set of ids; none by default."""
+    """UTF-8 bytes as tokens. ``end_tokens`` may be any set of ids; none by default."""
 
-    def __init__(self, eos_ids: frozenset[int] = frozenset()) -> None:
-        self.eos_ids = eos_ids
+    def __init__(self, end_tokens: frozenset[int] = frozenset()) -> None:
+        self.end_tokens = end_tokens
 
     def render_chat(
         self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
@@ -147,7 +148,7 @@ def build(family: str) -> Any:
         (name, _drawn(line, weight)) for line, (name, weight) in enumerate(tree_flatten(model.parameters()))
     ]
     model.update(tree_unflatten(drawn))
-    mx.eval(model.parameters())
+    evaluate_model(model)
     return model
 
 
@@ -158,6 +159,6 @@ def _drawn(line: int, weight: mx.array) -> mx.array:
     return mx.random.normal(weight.shape, key=mx.random.key(line)) * spread
 
 
-def tiny(family: str, eos_ids: frozenset[int] = frozenset()) -> TinyModel:
+def tiny(family: str, end_tokens: frozenset[int] = frozenset()) -> TinyModel:
     """Return a loaded tiny model of the family."""
-    return TinyModel(build(family), ByteCodec(eos_ids))
+    return TinyModel(build(family), ByteCodec(end_tokens))

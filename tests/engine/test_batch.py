@@ -1,0 +1,209 @@
+"""The decode batch and the prefill queue beneath the backend."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import pytest
+from mlx_lm.generate import generate_step
+from samovar.runtime.engine.batch import DecodeBatch
+from samovar.runtime.engine.pace import SMALLEST_CHUNK, ChunkSizer, RateWindow, StepMeter
+from samovar.runtime.engine.port import RowRequest, Sampling
+from samovar.runtime.engine.prefill import ELDER_TURN, PrefillQueue, launch_pass
+from samovar.runtime.engine.rows import Row, admit
+
+from tests.kit.models import FAMILIES, VOCAB, ByteCodec, build
+
+
+def make_row(name: str, length: int, max_tokens: int = 100, top_logprobs: int | None = None) -> Row:
+    tokens = [(7 * place + len(name) * 31 + length) % VOCAB for place in range(length)]
+    request = RowRequest(name, tokens, max_tokens, Sampling(), (), top_logprobs)
+    return admit(request, VOCAB, ByteCodec().detokenizer)
+
+
+def prefilled(family: str, row: Row, chunk: int = 1000) -> Row:
+    while row.remaining or not row.caches:
+        count = min(chunk, row.remaining)
+        launch_pass(build(family), [(row, count)], 0).wait()
+        row.prefilled += count
+    return row
+
+
+def upstream(family: str, row: Row, count: int) -> list[int]:
+    """What mlx-lm's own single-sequence loop makes of the prompt."""
+    steps = generate_step(mx.array(row.prompt), build(family), max_tokens=count)
+    return [int(token) for token, _ in steps]
+
+
+def run(batch: DecodeBatch, steps: int) -> dict[str, list[int]]:
+    tokens: dict[str, list[int]] = {}
+    for _ in range(steps):
+        for row, token, _ in batch.advance():
+            tokens.setdefault(row.id, []).append(token)
+    return tokens
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_decode_as_alone_while_others_join_and_leave(family: str) -> None:
+    first, short, long, late = (make_row(name, n) for name, n in zip("abcd", (20, 1, 45, 17), strict=True))
+    batch = DecodeBatch(build(family))
+    got: dict[str, list[int]] = {}
+
+    def decode(steps: int) -> None:
+        for name, tokens in run(batch, steps).items():
+            got.setdefault(name, []).extend(tokens)
+
+    batch.join([prefilled(family, first, 8)])
+    decode(4)
+    batch.join([prefilled(family, short), prefilled(family, long, 13)])
+    decode(7)
+    first.ended = True
+    batch.drop_ended()
+    decode(3)
+    batch.join([prefilled(family, late)])
+    long.ended = True
+    batch.drop_ended()
+    decode(20)
+    for row in (short, late):
+        assert got[row.id] == upstream(family, row, len(got[row.id]))
+        assert len(got[row.id]) >= 19
+    for row in (first, long):
+        assert got[row.id] == upstream(family, row, len(got[row.id]))
+
+
+def test_a_long_run_keeps_no_growing_graph_and_stays_right() -> None:
+    """Rows of one prompt token start from empty recurrent states, whose padding no step evaluates."""
+    row = make_row("a", 1)
+    batch = DecodeBatch(build("mamba2"))
+    batch.join([prefilled("mamba2", row)])
+    assert run(batch, 300)["a"] == upstream("mamba2", row, 299)
+
+
+def test_no_step_is_launched_behind_tokens_that_end_every_row() -> None:
+    row = prefilled("llama", make_row("a", 5, max_tokens=3))
+    batch = DecodeBatch(build("llama"))
+    batch.join([row])
+    tokens: list[int] = []
+    for _ in range(4):
+        for decoded in batch.advance():
+            row.completed += 1
+            tokens.append(decoded.token)
+    assert len(tokens) == 3
+    assert batch.launched == 3
+    assert not batch.in_flight
+
+
+def test_logprobs_come_for_the_rows_that_asked() -> None:
+    plain, asking, bare = (
+        make_row("a", 9),
+        make_row("b", 12, top_logprobs=3),
+        make_row("c", 4, top_logprobs=0),
+    )
+    batch = DecodeBatch(build("llama"))
+    batch.join([prefilled("llama", row) for row in (plain, asking, bare)])
+    batch.advance()
+    by_id = {each.row.id: each for each in batch.advance()}
+    logits = build("llama")(mx.array([asking.prompt]))[0, -1]
+    wanted = logits - mx.logsumexp(logits)
+    order = sorted(range(VOCAB), key=lambda token: -wanted[token].item())
+    raw = by_id["b"].logprobs
+    assert by_id["a"].logprobs is None
+    assert raw is not None
+    assert [token for token, _ in raw.top] == order[:3]
+    assert [value for _, value in raw.top] == pytest.approx(
+        [wanted[token].item() for token in order[:3]], abs=1e-3
+    )
+    assert raw.chosen == raw.top[0][1]
+    assert by_id["c"].logprobs is not None
+    assert by_id["c"].logprobs.top == ()
+
+
+def queue_of(*lengths: int) -> tuple[PrefillQueue, list[Row]]:
+    queue = PrefillQueue()
+    rows = [make_row(str(place), length + 1) for place, length in enumerate(lengths)]
+    for row in rows:
+        queue.add(row)
+    return queue, rows
+
+
+def test_the_shortest_prompt_goes_first() -> None:
+    queue, (long, short) = queue_of(1000, 20)
+    assert queue.plan(100) == [(short, 20), (long, 80)]
+
+
+def test_equal_prompts_go_in_order_of_arrival() -> None:
+    queue, (first, second) = queue_of(50, 50)
+    assert queue.plan(60) == [(first, 50), (second, 10)]
+
+
+def test_a_stream_of_short_prompts_does_not_starve_a_long_one() -> None:
+    queue, (long,) = queue_of(400)
+    passes = 0
+    while long.remaining:
+        passes += 1
+        queue.add(make_row(f"s{passes}", 51))
+        turns = queue.plan(50)
+        for row, count in turns:
+            row.prefilled += count
+        queue.discard([row for row, _ in turns if not row.remaining])
+    assert passes <= 8 * ELDER_TURN
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
+    queue, (long,) = queue_of(10_000)
+    for arrival in range(3):
+        [(row, count)] = queue.plan(100)
+        assert row is long
+        row.prefilled += count
+        short = make_row(f"s{arrival}", 51)
+        queue.add(short)
+        waited = 0
+        while short.remaining:
+            for row, count in queue.plan(50):
+                row.prefilled += count
+            waited += 1
+        queue.discard([short])
+        assert waited <= 2
+
+
+def test_a_prompt_of_one_token_needs_no_budget() -> None:
+    queue, (row,) = queue_of(0)
+    assert queue.plan(1) == [(row, 0)]
+
+
+def test_chunks_are_whole_when_nothing_decodes_and_fit_the_gap_when_rows_do() -> None:
+    sizer = ChunkSizer(2048, 0.25)
+    assert sizer.size(decoding=False) == 2048
+    assert SMALLEST_CHUNK <= sizer.size(decoding=True) < 2048
+    for _ in range(30):
+        sizer.record(512, 0.512)
+    assert sizer.size(decoding=True) == pytest.approx(250, abs=1)
+    for _ in range(30):
+        sizer.record(16, 16.0)
+    assert sizer.size(decoding=True) == SMALLEST_CHUNK
+    for _ in range(60):
+        sizer.record(512, 0.001)
+    assert sizer.size(decoding=True) == 2048
+
+
+def test_one_odd_pass_does_not_decide_the_next_chunk() -> None:
+    sizer = ChunkSizer(2048, 0.25)
+    for _ in range(10):
+        sizer.record(1000, 1.0)
+    sizer.record(1000, 100.0)
+    assert sizer.size(decoding=True) > 150
+
+
+def test_the_meter_tells_a_pass_from_the_step_that_it_delayed() -> None:
+    meter = StepMeter()
+    meter.started(0.0)
+    assert meter.read(4, 0.02, with_pass=False) == 0.0
+    assert meter.read(4, 0.04, with_pass=False) == 0.0
+    assert meter.read(4, 0.31, with_pass=True) == pytest.approx(0.25)
+    p50, p99 = meter.window.percentiles_ms()
+    assert (p50, p99) == (pytest.approx(20), pytest.approx(270))
+    assert meter.window.per_second == pytest.approx(12 / 0.31)
+
+
+def test_a_window_without_records_is_zero() -> None:
+    window = RateWindow()
+    assert (window.per_second, window.percentiles_ms()) == (0.0, (0.0, 0.0))
