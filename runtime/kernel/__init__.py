@@ -1,10 +1,12 @@
 """A small typed actor kernel: refs, mailboxes, asks with one outcome, supervision, watches, threads.
 
 It knows no word of what its actors do and imports nothing else of Samovar. Start reading at ``actor.py``
-(what an actor may do), then ``spec.py`` (the tree as data), then ``cell.py`` (what stands behind a ref).
+(what an actor is) and ``context.py`` (what it may do), then ``spec.py`` (the tree as data), then
+``cell.py`` (what stands behind a ref).
 """
 
-from .actor import Actor, Context, Deferred, Timer
+from .actor import Actor
+from .context import Context, Deferred, Timer
 from .errors import (
     ActorCrashed,
     ActorGone,

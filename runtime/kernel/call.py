@@ -6,13 +6,13 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .cell import Cell
+    from .inbox import Inbox
 
-current_cell: ContextVar[Cell | None] = ContextVar("current_cell", default=None)
+current_cell: ContextVar[Inbox | None] = ContextVar("current_cell", default=None)
 """The cell whose handler runs in this task; None in spawned tasks and outside of actors."""
 
 
-def waits_for(target: Cell, asker: Cell) -> bool:
+def waits_for(target: Inbox, asker: Inbox) -> bool:
     """Whether ``target``'s handler waits, directly or through others, for ``asker`` (or is ``asker``).
 
     The graph of waiting handlers has no cycle because every ask that would close one is refused, so the

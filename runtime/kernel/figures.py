@@ -11,10 +11,8 @@ if TYPE_CHECKING:
 
     from .message import Failure
 
-State: TypeAlias = Literal[
-    "stopped", "starting", "running", "stopping", "restarting", "gone", "unstoppable"
-]
-DeadReason: TypeAlias = Literal["crashed", "dropped", "gone", "overflow", "late_reply"]
+State: TypeAlias = Literal["stopped", "starting", "running", "stopping", "restarting", "gone", "unstoppable"]
+DeadReason: TypeAlias = Literal["crashed", "dropped", "gone", "overflow"]
 
 
 @dataclass(slots=True)
@@ -26,14 +24,14 @@ class Counts:
     handle_s: float = 0.0
     handle_max_s: float = 0.0
     restarts: int = 0
-    dead_letters: Counter[DeadReason] = field(default_factory=lambda: Counter[DeadReason]())
+    dead_letters: Counter[DeadReason] = field(default_factory=Counter[DeadReason])
 
 
 @dataclass(frozen=True, slots=True)
 class ActorFigures:
     """A snapshot of one actor. Durations in seconds; ``oldest_age_s`` is 0 when nothing waits.
 
-    ``handled`` counts messages given to the handler, ``skipped`` envelopes whose asker had gone.
+    ``handled`` counts messages whose handler returned, ``skipped`` envelopes whose asker had gone.
     ``unstoppable`` counts threads or tasks that outlived their budgets.
     """
 

@@ -19,11 +19,14 @@ class Mailbox:
     the actor (watch notices, timers, results of spawned work, thread events) and is bounded by the
     numbers of those, each of which has its own limit. Loop thread only; one reader.
 
-    ``system``, ``user``, ``room`` and ``waiter`` are open to the ref and the cell of the same actor, whose
-    hot paths use them directly; everybody else goes through the methods.
+    Senders that wait for room are served first come first served: a place that falls free is reserved for
+    the first of them, so nobody who comes later can take it.
+
+    ``system``, ``user``, ``room``, ``senders`` and ``waiter`` are open to the ref and the cell of the same
+    actor, whose hot paths use them directly; everybody else goes through the methods.
     """
 
-    __slots__ = ("capacity", "closed", "overflow", "room", "senders", "system", "user", "waiter")
+    __slots__ = ("_reserved", "capacity", "closed", "overflow", "room", "senders", "system", "user", "waiter")
 
     def __init__(self, capacity: int, overflow: Overflow) -> None:
         if capacity < 1:
@@ -31,19 +34,22 @@ class Mailbox:
         self.capacity = capacity
         self.overflow: Overflow = overflow
         self.closed = False
-        self.room = capacity  # 0 while closed, so that one comparison answers "may I append?"
+        # How long the user lane may be for a newcomer: the capacity less the reserved places, 0 while
+        # closed, so that one comparison answers "may I append?".
+        self.room = capacity
         self.system: deque[Envelope] = deque()
         self.user: deque[Envelope] = deque()
         self.waiter: asyncio.Future[None] | None = None
-        self.senders: deque[asyncio.Future[None]] = deque()
+        self.senders: deque[asyncio.Future[bool]] = deque()
+        self._reserved = 0
 
     def __len__(self) -> int:
         return len(self.system) + len(self.user)
 
     @property
     def full(self) -> bool:
-        """Whether the user lane has no room."""
-        return len(self.user) >= self.capacity
+        """Whether the user lane has no room for a newcomer (never has it while closed)."""
+        return len(self.user) >= self.room
 
     def oldest_s(self) -> float | None:
         """Loop time at which the oldest waiting message arrived, or None when empty."""
@@ -89,23 +95,37 @@ class Mailbox:
             waiter.set_result(None)
 
     async def writable(self) -> None:
-        """Wait, first come first served, until the user lane has room or the mailbox closes."""
-        while self.full and not self.closed:
-            sender = asyncio.get_running_loop().create_future()
-            self.senders.append(sender)
-            try:
-                await sender
-            except BaseException:
-                if sender in self.senders:
-                    self.senders.remove(sender)
-                elif not self.full:
-                    self.admit_sender()  # this sender was chosen and is gone: the next one gets its place
-                raise
+        """Wait, first come first served, until the user lane has room or the mailbox closes.
+
+        The caller looks which of the two it is, and puts before it awaits anything else; when it does not
+        put, it calls ``pass_on``.
+        """
+        if self.closed or not self.full:
+            return
+        sender: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.senders.append(sender)
+        try:
+            holds_place = await sender
+        except BaseException:
+            if sender.done() and not sender.cancelled():
+                if sender.result():
+                    self._reserve(-1)
+                    self.pass_on()  # this sender was chosen and is gone
+            elif sender in self.senders:
+                self.senders.remove(sender)
+            raise
+        if holds_place:
+            self._reserve(-1)
+
+    def pass_on(self) -> None:
+        """Give a place that was not used to the next sender."""
+        if not self.full:
+            self.admit_sender()
 
     def open(self) -> None:
         """Accept messages (again)."""
         self.closed = False
-        self.room = self.capacity
+        self._reserve(0)
 
     def close(self) -> None:
         """Accept nothing more; waiting senders find it closed."""
@@ -115,9 +135,15 @@ class Mailbox:
             self.admit_sender()
 
     def admit_sender(self) -> None:
-        """Let the sender that waits longest for room go on."""
+        """Reserve a place for the sender that waits longest; when closed, let it go on without one."""
         while self.senders:
             sender = self.senders.popleft()
             if not sender.done():
-                sender.set_result(None)
+                if not self.closed:
+                    self._reserve(1)
+                sender.set_result(not self.closed)
                 return
+
+    def _reserve(self, places: int) -> None:
+        self._reserved += places
+        self.room = 0 if self.closed else self.capacity - self._reserved

@@ -8,9 +8,7 @@ that the actor does not declare is a type error.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from .promise import Promise
@@ -21,7 +19,10 @@ R_co = TypeVar("R_co", covariant=True)
 M_co = TypeVar("M_co", covariant=True)
 
 Envelope: TypeAlias = "tuple[Any, Promise[Any] | None, float]"
-"""Message, promise of an ask (else None), loop time of arrival. A bare tuple: the hot path builds one a message."""
+"""Message, promise of an ask (else None), loop time of arrival.
+
+A bare tuple: the hot path builds one for every message.
+"""
 
 
 class Ask(Generic[R]):

@@ -42,7 +42,7 @@ class RestartWindow:
     """Counts restarts in a sliding window."""
 
     limit: RestartLimit
-    _times_s: deque[float] = field(default_factory=lambda: deque[float]())
+    _times_s: deque[float] = field(default_factory=deque[float])
 
     def admit(self, now_s: float) -> bool:
         """Record a restart at ``now_s``; False when it is one too many."""

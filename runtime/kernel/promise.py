@@ -9,8 +9,8 @@ from .errors import AskTimeout
 if TYPE_CHECKING:
     import asyncio
 
-    from .cell import Cell
     from .errors import AskError
+    from .inbox import Inbox
 
 R = TypeVar("R")
 
@@ -18,55 +18,64 @@ R = TypeVar("R")
 class Promise(Generic[R]):
     """Settles exactly once: reply, failure, timeout or abandonment; later attempts do nothing.
 
-    It owns its deadline. ``closed`` says that nobody waits any more, so its envelope must be skipped.
-    Loop thread only. A promise is failed, never cancelled: a cancellation would look to the asker like
-    its own.
+    It owns its deadline. Once its ``future`` is done nobody waits any more, and its envelope must be
+    skipped; that includes an asker cancelled a moment ago that has not run since. Loop thread only. A
+    promise is failed, never cancelled: a cancellation would look to the asker like its own.
     """
 
-    __slots__ = ("_tick", "cell", "closed", "deadline_s", "deferred", "future", "operation")
+    __slots__ = ("_due_s", "_open", "deadline_s", "deferred", "future", "inbox", "operation")
 
-    def __init__(self, cell: Cell, operation: str, deadline_s: float) -> None:
-        system = cell.system
+    def __init__(self, inbox: Inbox, operation: str, deadline_s: float, remaining_s: float) -> None:
+        system = inbox.system
         self.future: asyncio.Future[R] = system.loop.create_future()
-        self.cell = cell
+        self.inbox = inbox
         self.operation = operation
         self.deadline_s = deadline_s
-        self.closed = False
         self.deferred = False
-        self._tick = system.deadlines.add(self)
-        cell.open_asks += 1
+        self._due_s = system.deadlines.add(self, remaining_s)
+        self._open = True
+        inbox.open_asks += 1
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody waits any more."""
+        return self.future.done()
 
     def reply(self, value: R) -> bool:
         """Deliver the answer. False when the promise was closed already (the answer is dropped)."""
-        if self.closed:
+        future = self.future
+        if future.done():
             return False
         self._close()
-        self.future.set_result(value)
+        future.set_result(value)
         return True
 
     def fail(self, error: AskError) -> bool:
         """Deliver a failure. False when the promise was closed already."""
-        if self.closed:
+        future = self.future
+        if future.done():
             return False
         self._close()
-        self.future.set_exception(error)
+        future.set_exception(error)
         return True
 
     def expire(self) -> None:
         """Fail with AskTimeout (called when the deadline has passed)."""
-        self.fail(AskTimeout(self.cell.path, self.operation, "no reply before the deadline"))
+        self.fail(AskTimeout(self.inbox.path, self.operation, "no reply before the deadline"))
 
     def abandon(self) -> None:
         """Note that the asker waits no more, after a failure reached it or because it was cancelled."""
-        if not self.closed:
+        if self._open:
             self._close()
-        elif self.future.done() and not self.future.cancelled():
+        if not self.future.done():
+            self.future.cancel()  # nobody awaits it; it only marks the envelope as closed
+        elif not self.future.cancelled():
             self.future.exception()  # marks it as read: a cancelled asker never will
 
     def _close(self) -> None:
-        self.closed = True
-        cell = self.cell
-        cell.open_asks -= 1
-        cell.system.deadlines.discard(self, self._tick)
+        self._open = False
+        inbox = self.inbox
+        inbox.open_asks -= 1
+        inbox.system.deadlines.discard(self, self._due_s)
         if self.deferred:
-            cell.forget(self)
+            inbox.forget(self)

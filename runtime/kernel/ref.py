@@ -8,7 +8,7 @@ from .call import current_cell
 from .errors import ActorGone
 
 if TYPE_CHECKING:
-    from .cell import Cell
+    from .inbox import Inbox
     from .message import Askable
 
 M_contra = TypeVar("M_contra", contravariant=True)
@@ -27,7 +27,7 @@ class ActorRef(Generic[M_contra]):
 
     def __init__(self, child_id: str) -> None:
         self._id = child_id
-        self._cell: Cell | None = None
+        self._cell: Inbox | None = None
 
     @property
     def path(self) -> str:
@@ -89,12 +89,13 @@ class ActorRef(Generic[M_contra]):
             if caller is not None:
                 caller.waiting.remove(cell)
 
-    def _bind(self, cell: Cell) -> None:
+    def bind(self, cell: Inbox) -> None:
+        """Tie the ref to the cell built for it (kernel-internal)."""
         if self._cell is not None and self._cell is not cell:
             raise RuntimeError(f"{self._cell.path} already has a cell: one spec builds one actor")
         self._cell = cell
 
-    def _bound(self, message: Any) -> Cell:
+    def _bound(self, message: Any) -> Inbox:
         if self._cell is None:
             raise ActorGone(self._id, type(message).__name__, "the actor is not part of a running tree")
         return self._cell

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
-from .mailbox import Overflow
 from .policy import Backoff, Restart, RestartLimit, Strategy
 from .ref import ActorRef
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from .actor import Actor
+    from .mailbox import Overflow
 
 M = TypeVar("M")
 
@@ -65,8 +66,8 @@ class SupervisorSpec:
     id: str
     children: Sequence[ChildSpec[Any] | SupervisorSpec]
     strategy: Strategy = "one_for_one"
-    limit: RestartLimit = RestartLimit()
-    backoff: Backoff = Backoff()
+    limit: RestartLimit = field(default_factory=RestartLimit)
+    backoff: Backoff = field(default_factory=Backoff)
     restart: Restart = "permanent"
 
     def __post_init__(self) -> None:

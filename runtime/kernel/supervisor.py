@@ -4,21 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from .cell import Cell, StopOutcome
-from .errors import InjectedCrash, KernelError, RestartStorm, StartFailed
+from .errors import KernelError, RestartStorm, StartFailed, UnstoppableChild
 from .figures import ActorFigures, Counts, State
 from .message import Failure
 from .policy import RestartWindow, affected, restarts
+from .spec import SupervisorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .spec import SupervisorSpec
     from .system import ActorSystem
 
 Node: TypeAlias = "Cell | Supervisor"
+
+_SEVERITY: dict[StopOutcome, int] = {"stopped": 0, "killed": 1, "unstoppable": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """One incarnation of a child (or, injected, of the supervisor itself) has ended unbidden."""
+
+    node: Node
+    incarnation: int
+    failure: Failure | None
+
+
+class _GiveUp(Exception):
+    """The supervisor fails with ``error`` because of ``failure``. Never leaves the supervisor's loop."""
+
+    def __init__(self, failure: Failure, error: BaseException) -> None:
+        super().__init__()
+        self.failure = failure
+        self.error = error
 
 
 class Supervisor:
@@ -26,7 +47,9 @@ class Supervisor:
 
     A child that fails while the tree first comes up stops the start: a wrong configuration must end in an
     error, not in a restart loop. Later failures, failed restarts included, count against the limit; past
-    it the supervisor stops its children and fails itself (a ``RestartStorm``).
+    it the supervisor stops its children and fails itself (a ``RestartStorm``). So it does (an
+    ``UnstoppableChild``) when a child that has to come back is stuck in its previous incarnation. A child
+    that is gone (temporary, or transient after a normal end) stays gone when the supervisor restarts.
     """
 
     kind: Literal["supervisor"] = "supervisor"
@@ -41,12 +64,14 @@ class Supervisor:
         self.counts = Counts()
         self.last_failure: Failure | None = None
         self.children: list[Node] = [
-            Supervisor(child, self, system) if hasattr(child, "children") else Cell(child, self, system)  # type: ignore[arg-type]
+            Supervisor(child, self, system)
+            if isinstance(child, SupervisorSpec)
+            else Cell(child, self, system)
             for child in spec.children
         ]
         self._window = RestartWindow(spec.limit)
         self._due_s: dict[int, float] = {}  # child index → loop time of its restart
-        self._events: list[tuple[Node, Failure | None]] = []
+        self._events: list[_Ended] = []
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -69,37 +94,49 @@ class Supervisor:
         """Start the children in order. Raises StartFailed, with everything stopped again."""
         self.incarnation += 1
         self.state = "starting"
-        self._events.clear()
         self._due_s.clear()
         self._window = RestartWindow(self.spec.limit)
-        for child in self.children:
-            try:
-                await child.start()
-            except StartFailed:
+        try:
+            for child in self.children:
+                if child.state != "gone":
+                    await child.start()
+                self._check_starting()
+        except StartFailed:
+            if self.state == "starting":  # else whoever stops this supervisor stops the children
                 await self.stop(returning=True)
-                raise
+            raise
         self.state = "running"
         self._task = self.system.loop.create_task(self._supervise(), name=self.path or "root")
+
+    def _check_starting(self) -> None:
+        if self.state != "starting":
+            raise StartFailed(self.path or "root", "it was stopped while it started")
 
     async def stop(self, *, returning: bool) -> StopOutcome:
         """Stop the children in reverse order; the worst of their outcomes is the result."""
         self.state = "stopping"
         await self._stop_supervising()
-        outcome = await self._stop_children(0, returning=returning)
+        outcome = await self._stop_children(returning=returning)
         self.state = "stopped" if returning else "gone"
         return outcome
 
     async def _stop_supervising(self) -> None:
         task, self._task = self._task, None
-        if task is not None and task is not asyncio.current_task() and not task.done():
+        if task is not None and not task.done():
             task.cancel()
             await asyncio.wait({task})
 
-    async def _stop_children(self, first: int, *, returning: bool) -> StopOutcome:
-        outcomes: list[StopOutcome] = [
-            await child.stop(returning=returning) for child in reversed(self.children[first:])
-        ]
-        return max(outcomes, key=("stopped", "killed", "unstoppable").index, default="stopped")
+    async def _stop_children(self, *, returning: bool) -> StopOutcome:
+        self._due_s.clear()
+        worst: StopOutcome = "stopped"
+        for child in reversed(self.children):
+            outcome = await child.stop(returning=returning)
+            worst = max(worst, outcome, key=lambda each: _SEVERITY[each])
+        for event in self._events:
+            if event.failure is not None:  # nobody decides about it any more, but it must be known
+                self.system.observer.failed(event.failure, None)
+        self._events.clear()
+        return worst
 
     def retire(self) -> None:
         """Mark everything below as gone for good."""
@@ -117,35 +154,30 @@ class Supervisor:
     def inject(self, error: BaseException) -> None:
         """Fail this supervisor itself, as if it had seen a restart storm."""
         failure = Failure(self.path, self.incarnation, error, None, self.system.now_s())
-        self._events.append((self, failure))
+        self.child_ended(self, failure)
+
+    def will_restart(self, child: Node, *, crashed: bool) -> bool:
+        """Whether a child that ends unbidden now is meant to come back."""
+        if self.system.closing or self.state in ("stopped", "gone"):
+            return False
+        return restarts(child.spec.restart, crashed=crashed)
+
+    def child_ended(self, child: Node, failure: Failure | None) -> None:
+        """Take note that a child ended unbidden (called by the child)."""
+        self._events.append(_Ended(child, child.incarnation, failure))
         self._wake.set()
 
     # -- restarts -------------------------------------------------------------------------------------
 
-    def will_restart(self, child: Node, *, crashed: bool) -> bool:
-        """Whether a child that ends now is meant to come back."""
-        if self.state not in ("running", "stopping", "restarting") or self.system.closing:
-            return False
-        return self.state != "running" or restarts(child.spec.restart, crashed=crashed)
-
-    def child_ended(self, child: Node, failure: Failure | None) -> None:
-        """Take note that a child ended unbidden (called by the child)."""
-        self._events.append((child, failure))
-        self._wake.set()
-
     async def _supervise(self) -> None:
-        while True:
-            await self._wait()
-            while self._events:
-                child, failure = self._events.pop(0)
-                if child is self and failure is not None:
-                    return await self._give_up(failure, failure.error)
-                storm = await self._decide(child, failure)
-                if storm is not None:
-                    return await self._give_up(storm, None)
-            storm = await self._restart_due()
-            if storm is not None:
-                return await self._give_up(storm, None)
+        try:
+            while True:
+                await self._wait()
+                while self._events:
+                    await self._decide(self._events.pop(0))
+                await self._restart_due()
+        except _GiveUp as reason:
+            await self._give_up(reason.failure, reason.error)
 
     async def _wait(self) -> None:
         next_s = min(self._due_s.values(), default=math.inf)
@@ -157,46 +189,59 @@ class Supervisor:
             waiter.cancel()
         self._wake.clear()
 
-    async def _decide(self, child: Node, failure: Failure | None) -> Failure | None:
-        """Plan the restart that the policy asks for; return the failure that passed the limit, if any."""
+    async def _decide(self, event: _Ended) -> None:
+        """Plan the restart that the policy asks for. Raises _GiveUp past the limit."""
+        child, failure, now_s = event.node, event.failure, self.system.now_s()
+        if child is self:
+            if failure is not None and event.incarnation == self.incarnation:
+                raise _GiveUp(failure, failure.error)
+            return
         index = self.children.index(child)
+        if index in self._due_s or child.incarnation != event.incarnation or child.state == "gone":
+            # It ended beside a sibling whose group took it along: its restart is planned or done already.
+            if failure is not None:
+                self.system.observer.failed(failure, max(0.0, self._due_s.get(index, now_s) - now_s))
+            return
         if not restarts(child.spec.restart, crashed=failure is not None):
             if failure is not None:
                 self.system.observer.failed(failure, None)
             child.retire()
-            return None
-        failure = failure or Failure(
-            child.path, child.incarnation, KernelError("ended by itself"), None, self.system.now_s()
-        )
+            return
+        if failure is None:
+            ended = KernelError(f"{child.path} ended by itself")
+            failure = Failure(child.path, child.incarnation, ended, None, now_s)
+        await self._plan(index, failure)
+
+    async def _plan(self, failed: int, failure: Failure) -> None:
+        """Stop the group of child ``failed`` and plan its restart. Raises _GiveUp."""
         if not self._window.admit(self.system.now_s()):
             self.system.observer.failed(failure, None)
-            return failure
+            raise _GiveUp(failure, self._storm(failure))
         delay_s = self.spec.backoff.delay_s(self._window.count, self.system.chance)
         self.system.observer.failed(failure, delay_s)
-        await self._plan(index, delay_s)
-        return None
-
-    async def _plan(self, failed: int, delay_s: float) -> None:
-        group = affected(self.spec.strategy, failed, len(self.children))
         due_s = self.system.now_s() + delay_s
-        for index in reversed(group):
+        for index in reversed(affected(self.spec.strategy, failed, len(self.children))):
             child = self.children[index]
-            if child.state in ("gone", "unstoppable"):
+            if child.state == "gone":
                 continue
-            if child.state in ("running", "starting"):
-                await child.stop(returning=True)
-            if child.state != "unstoppable":
+            returning = child.spec.restart != "temporary"
+            outcome = await child.stop(returning=returning)
+            if returning:
+                if outcome == "unstoppable":
+                    raise _GiveUp(failure, self._stuck(child, failure))
                 child.suspend()
-            # Later members of a group start after the failed one, so nothing in it comes up earlier.
-            self._due_s[index] = max(due_s, self._due_s.get(index, 0.0))
+                # Later members of a group wait for the failed one, so nothing in it comes up earlier.
+                self._due_s[index] = max(due_s, self._due_s.get(index, 0.0))
 
-    async def _restart_due(self) -> Failure | None:
+    async def _restart_due(self) -> None:
+        """Start what is due, in order. Raises _GiveUp when a failed start passes the limit."""
         now_s = self.system.now_s()
-        for index in sorted(index for index, due_s in self._due_s.items() if due_s <= now_s):
+        for index, child in enumerate(self.children):
+            if self._events:
+                return  # a crash meanwhile may change what is due
             if self._due_s.get(index, math.inf) > now_s:
-                continue  # an earlier member of its group failed to start and took it along
+                continue
             del self._due_s[index]
-            child = self.children[index]
             child.counts.restarts += 1
             try:
                 await child.start()
@@ -204,34 +249,31 @@ class Supervisor:
                 cause = error.__cause__ or error
                 failure = Failure(child.path, child.incarnation, cause, None, self.system.now_s())
                 child.last_failure = failure
-                storm = await self._decide_again(index, failure)
-                if storm is not None:
-                    return storm
+                await self._plan(index, failure)
             else:
                 self.system.observer.restarted(child.path, child.incarnation)
-        return None
 
-    async def _decide_again(self, index: int, failure: Failure) -> Failure | None:
-        storm = await self._decide(self.children[index], failure)
-        if storm is None:
-            group = affected(self.spec.strategy, index, len(self.children))
-            due_s = self._due_s.get(index, 0.0)
-            for later in group:
-                if later in self._due_s:
-                    self._due_s[later] = max(due_s, self._due_s[later])
-        return storm
-
-    async def _give_up(self, failure: Failure, injected: BaseException | None) -> None:
-        self.state = "stopping"
-        self._due_s.clear()
-        await self._stop_children(0, returning=True)
-        error: BaseException = injected or RestartStorm(
-            f"{self.path or 'root'}: more than {self.spec.limit.restarts} restarts"
-            f" in {self.spec.limit.window_s} s; last failure: {failure}"
+    def _storm(self, failure: Failure) -> RestartStorm:
+        limit = self.spec.limit
+        error = RestartStorm(
+            f"{self.path or 'root'}: more than {limit.restarts} restarts in {limit.window_s} s;"
+            f" last failure: {failure}"
         )
-        if error.__cause__ is None and error is not failure.error:
-            error.__cause__ = failure.error
-        own = Failure(self.path, self.incarnation, error, None, self.system.now_s())
+        error.__cause__ = failure.error
+        return error
+
+    def _stuck(self, child: Node, failure: Failure) -> UnstoppableChild:
+        error = UnstoppableChild(f"{child.path} cannot be restarted: it did not end within its budgets")
+        error.__cause__ = failure.error
+        return error
+
+    async def _give_up(self, failure: Failure, error: BaseException) -> None:
+        returning = self.parent is not None and self.parent.will_restart(self, crashed=True)
+        self.state = "stopping"
+        if self.parent is None:
+            self.system.closing = True
+        await self._stop_children(returning=returning)
+        own = Failure(self.path or "root", self.incarnation, error, None, self.system.now_s())
         self.last_failure = own
         self.state = "stopped"
         self.system.observer.gave_up(self.path or "root", failure)
@@ -263,6 +305,3 @@ class Supervisor:
             last_failure=self.last_failure,
             unstoppable=0,
         )
-
-
-__all__ = ["InjectedCrash", "Node", "Supervisor"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .cell import Cell
 from .deadlines import Deadlines
-from .errors import InjectedCrash
+from .errors import InjectedCrash, StartFailed
 from .observer import Observer, Silent
 from .supervisor import Supervisor
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .ref import ActorRef
     from .spec import SupervisorSpec
 
-_KEPT_DEAD_LETTERS = 256
+_KEPT_REPORTS = 256
 
 
 class Tap(Protocol):
@@ -72,24 +72,38 @@ class ActorSystem:
         self.kill_grace_s = kill_grace_s
         self.tap = tap
         self.closing = False
-        self.dead_letters: deque[DeadLetter] = deque(maxlen=_KEPT_DEAD_LETTERS)
-        self.unstoppable: list[tuple[str, str]] = []
+        self.dead_letters: deque[DeadLetter] = deque(maxlen=_KEPT_REPORTS)
+        self.unstoppable: deque[tuple[str, str]] = deque(maxlen=_KEPT_REPORTS)
         self.root = Supervisor(root, None, self)
         self._nodes = {node.path: node for node in self.root.walk()}
         self._gave_up: asyncio.Future[Failure] = self.loop.create_future()
+        self._stopping: asyncio.Task[StopOutcome] | None = None
 
     async def start(self) -> None:
-        """Bring the tree up. Raises StartFailed."""
-        await self.root.start()
+        """Bring the tree up. Raises StartFailed, after which every actor is gone; once only.
+
+        When the caller is cancelled meanwhile, what is up stays up until ``stop``.
+        """
+        try:
+            await self.root.start()
+        except StartFailed:
+            self.closing = True
+            self.root.retire()
+            raise
 
     async def wait(self) -> Failure:
         """Wait until the root supervisor gives up; return why. The tree is stopped then."""
         return await asyncio.shield(self._gave_up)
 
     async def stop(self) -> StopOutcome:
-        """Stop the tree. Idempotent. "unstoppable" means that something was left running."""
+        """Stop the tree. "unstoppable" means that something was left running, now or earlier.
+
+        Idempotent: further callers wait for the same stop, which goes on if a caller is cancelled.
+        """
         self.closing = True
-        outcome = await self.root.stop(returning=False)
+        if self._stopping is None:
+            self._stopping = self.loop.create_task(self.root.stop(returning=False), name="stop")
+        outcome = await asyncio.shield(self._stopping)
         return "unstoppable" if self.unstoppable else outcome
 
     @property
@@ -102,9 +116,12 @@ class ActorSystem:
         return [node.figures() for node in self._nodes.values() if node is not self.root]
 
     def crash(self, path: str, error: BaseException | None = None) -> bool:
-        """Crash the actor or supervisor at ``path`` on purpose; False when there is none."""
+        """Crash the actor or supervisor at ``path`` on purpose.
+
+        An actor crashes before its next message. False when there is none or it is down at the moment.
+        """
         node = self._nodes.get(path)
-        if node is None or node is self.root or node.state in ("gone", "unstoppable"):
+        if node is None or node is self.root or node.state not in ("starting", "running", "stopping"):
             return False
         node.inject(error or InjectedCrash(f"{path}: crashed on purpose"))
         return True

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar, cast
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from .errors import Overloaded
+from .errors import ActorGone, KernelError, Overloaded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 C = TypeVar("C")
 E = TypeVar("E")
@@ -165,40 +167,69 @@ class PinnedThread(Generic[C, E]):
 class BlockingPool:
     """At most ``threads`` threads for short blocking work, with at most ``limit`` jobs in hand.
 
-    ``run`` is for the loop thread; jobs are started in order. A job cannot be interrupted: when its
-    caller is cancelled it goes on and its result is dropped.
+    ``run`` and ``close`` are for the loop thread; jobs are started in order. A running job cannot be
+    interrupted: when its caller is cancelled it goes on, still counted, and its result is dropped.
     """
 
     def __init__(self, name: str, threads: int, limit: int) -> None:
         self.name = name
         self.limit = limit
         self.jobs = 0
+        self._closed = False
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     async def run(self, job: Callable[..., R], *args: object) -> R:
         """Run ``job(*args)`` on a thread of the pool and return its result or raise its exception.
 
-        Raises Overloaded, at once, when ``limit`` jobs are in hand.
+        Raises Overloaded, at once, when ``limit`` jobs are in hand, and ActorGone when the pool is closed,
+        also while the job waits for a thread.
         """
+        operation = getattr(job, "__name__", "job")
+        if self._closed:
+            raise ActorGone(self.name, operation, "the pool is closed")
         if self.jobs >= self.limit:
-            raise Overloaded(self.name, getattr(job, "__name__", "job"), f"{self.limit} jobs in hand")
+            raise Overloaded(self.name, operation, f"{self.limit} jobs in hand")
         self.jobs += 1
-        future = self._executor.submit(job, *args)
         loop = asyncio.get_running_loop()
-        future.add_done_callback(lambda _: _count_down(loop, self))
-        return cast("R", await asyncio.wrap_future(future, loop=loop))
+        answer: asyncio.Future[R] = loop.create_future()
+        future = self._executor.submit(job, *args)
+        future.add_done_callback(lambda done: _hand_back(loop, self, done, answer))
+        try:
+            return await answer
+        finally:
+            future.cancel()  # of use only when the caller was cancelled before the job began
 
     def close(self) -> None:
         """Start no more jobs. Running ones end by themselves; their threads do not block the loop."""
+        self._closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def release(self) -> None:
-        """Count a job as done (called on the loop thread)."""
+    def settle(self, done: Future[R], answer: asyncio.Future[R]) -> None:
+        """Count a job as done and pass its outcome on (kernel-internal, on the loop thread)."""
         self.jobs -= 1
+        if answer.done():
+            return
+        if done.cancelled():
+            answer.set_exception(ActorGone(self.name, "job", "the pool was closed before it began"))
+        elif (error := done.exception()) is not None:
+            answer.set_exception(_carriable(error))
+        else:
+            answer.set_result(done.result())
 
 
-def _count_down(loop: asyncio.AbstractEventLoop, pool: BlockingPool) -> None:
+def _hand_back(
+    loop: asyncio.AbstractEventLoop, pool: BlockingPool, done: Future[R], answer: asyncio.Future[R]
+) -> None:
     try:
-        loop.call_soon_threadsafe(pool.release)
+        loop.call_soon_threadsafe(pool.settle, done, answer)
     except RuntimeError:
-        return  # the loop is closed: nobody counts any more
+        return  # the loop is closed: nobody is left to tell
+
+
+def _carriable(error: BaseException) -> BaseException:
+    """Wrap what an asyncio future refuses to carry or what would pass for the caller's own cancellation."""
+    if isinstance(error, (StopIteration, asyncio.CancelledError, CancelledError)):
+        wrapped = KernelError(f"the job raised {type(error).__name__}")
+        wrapped.__cause__ = error
+        return wrapped
+    return error

@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-
 from samovar.runtime.kernel import Actor, ActorCrashed, Ask, AskTimeout, ChildSpec, SupervisorSpec
+
 from tests.kit import KitSystem, Probe, virtual
 
 

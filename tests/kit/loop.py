@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import selectors
 import threading
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ THREAD_PATIENCE_S = 0.02
 """Real seconds for which running threads may still report before the clock is moved."""
 DEADLOCK_S = 5.0
 """Real seconds without any timer, event or thread report after which a test is stuck for good."""
+BUSY_ROUNDS = 50_000
+"""Rounds of a loop that never comes to rest after which the clock moves all the same: work takes time."""
 
 
 class Deadlock(RuntimeError):
@@ -25,14 +28,26 @@ class _Selector(selectors.DefaultSelector):
     """Turns "wait this long for events" into "jump ahead this far"."""
 
     loop: VirtualLoop
+    busy_rounds = 0
 
     def select(self, timeout: float | None = None) -> list[Any]:
         events = super().select(0)
-        if events or timeout == 0:
+        if timeout == 0 and not events:
+            self._count_busy()
             return events
+        self.busy_rounds = 0
+        return events or self._idle(timeout)
+
+    def _count_busy(self) -> None:
+        self.busy_rounds += 1
+        if self.busy_rounds > BUSY_ROUNDS:
+            self.busy_rounds = 0
+            self.loop.jump_to_timer()
+
+    def _idle(self, timeout: float | None) -> list[Any]:
         if threading.active_count() > self.loop.threads_at_start:
-            patience_s = DEADLOCK_S if timeout is None else THREAD_PATIENCE_S
-            events = super().select(patience_s)
+            stuck = timeout is None and not self.loop.settling
+            events = super().select(DEADLOCK_S if stuck else THREAD_PATIENCE_S)
             if events:
                 return events
         if self.loop.release_settlers():
@@ -47,7 +62,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """Time starts at 0 and jumps to the next timer as soon as nothing is ready to run.
 
     Real threads may report through ``call_soon_threadsafe``; they get ``THREAD_PATIENCE_S`` of real time
-    before each jump.
+    before each jump. A loop that spins without rest jumps after ``BUSY_ROUNDS`` rounds.
     """
 
     def __init__(self) -> None:
@@ -67,6 +82,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Move the clock forward."""
         # The loop's own resolution keeps a timer from being missed by a rounding error.
         self._now_s += by_s
+
+    def jump_to_timer(self) -> None:
+        """Move the clock to the next timer, if there is one."""
+        due_s = [handle.when() for handle in self._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
+        self._now_s = max(self._now_s, min(due_s, default=self._now_s))
+
+    @property
+    def settling(self) -> bool:
+        """Whether somebody waits in ``settle``."""
+        return bool(self._settlers)
 
     async def settle(self) -> None:
         """Wait until nothing can happen without the clock moving."""
@@ -101,4 +126,5 @@ async def _checked(test: Coroutine[Any, Any, None], loop: VirtualLoop) -> None:
     await loop.settle()
     left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     assert not left, f"tasks left running: {left}"
+    gc.collect(1)  # failures that nobody read complain when they are collected
     assert not loop.errors, f"errors nobody handled: {loop.errors}"

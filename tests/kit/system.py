@@ -7,7 +7,7 @@ import random
 import threading
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from samovar.runtime.kernel import (
     ActorRef,
@@ -43,12 +43,14 @@ class _Steering:
         if gate is not None:
             await gate.acquire()
         self.handled.append((cell.path, type(message).__name__))
+        due = None
         for plan in self.crashes[cell.path]:
-            kind, countdown, error = plan
-            if isinstance(message, kind):
-                plan[1] = countdown - 1
+            if isinstance(message, plan[0]):
+                plan[1] -= 1
                 if plan[1] == 0:
-                    raise error
+                    due = plan[2]
+        if due is not None:
+            raise due
 
 
 @dataclass
@@ -90,7 +92,7 @@ class KitSystem:
     def __init__(self, root: SupervisorSpec, *, seed: int = 0, kill_grace_s: float = 1.0) -> None:
         self._steering = _Steering()
         self.record = _Record()
-        self._threads = threading.active_count()
+        self._threads = set(threading.enumerate())
         self.system = ActorSystem(
             root,
             chance=random.Random(seed),
@@ -102,16 +104,15 @@ class KitSystem:
         assert isinstance(loop, VirtualLoop), "KitSystem needs the virtual loop: decorate with @virtual"
         self._loop = loop
 
-    async def __aenter__(self) -> KitSystem:
+    async def __aenter__(self) -> Self:
         await self.system.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for gate in self._steering.held.values():
-            for _ in range(10_000):
-                gate.release()
+        for ref_path in list(self._steering.held):
+            self._let_go(ref_path)
         if error is not None:
             await self.system.stop()
             return
@@ -131,24 +132,35 @@ class KitSystem:
             left.append(f"undeclared dead letters: {list(self.record.letters)}")
         if self.record.stuck:
             left.append(f"undeclared unstoppable: {self.record.stuck}")
-        if threading.active_count() > self._threads and not self._threads_end():
-            left.append(f"live threads: {[t.name for t in threading.enumerate()]}")
+        threads = self._live_threads()
+        if threads:
+            left.append(f"live threads: {threads}")
         if left:
             raise LeftBehind("; ".join(left))
 
-    def _threads_end(self) -> bool:
-        for thread in threading.enumerate():
-            if thread is not threading.current_thread() and not thread.daemon:
-                thread.join(timeout=0.2)
-            elif thread.daemon:
-                thread.join(timeout=0.2)
-        return threading.active_count() <= self._threads
+    def _live_threads(self) -> list[str]:
+        """Return the threads that came since the start and do not end within a moment.
+
+        Idle workers of anyio are none of the tree's: they end with the loop.
+        """
+        new = [thread for thread in threading.enumerate() if thread not in self._threads]
+        new = [thread for thread in new if thread.name != "AnyIO worker thread"]
+        for thread in new:
+            thread.join(timeout=0.2)
+        return [thread.name for thread in new if thread.is_alive()]
 
     # -- steering -------------------------------------------------------------------------------------
 
     def hold(self, ref: ActorRef[Any]) -> None:
         """Let ``ref`` handle messages only one at a time, by ``step``."""
         self._steering.held[ref.path] = asyncio.Semaphore(0)
+
+    def release(self, ref: ActorRef[Any]) -> None:
+        """Let a held actor run freely again."""
+        self._let_go(ref.path)
+
+    def _let_go(self, path: str) -> None:
+        self._steering.held.pop(path).release()
 
     async def step(self, ref: ActorRef[Any]) -> None:
         """Let a held actor handle exactly one message, and settle."""
