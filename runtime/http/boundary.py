@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from aiohttp import web
+from aiohttp import ClientConnectionResetError, web
 
 from ..kernel.errors import AskError
 from .errors import HttpError, internal, timed_out
@@ -53,7 +53,8 @@ class Boundary:
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         now_s = asyncio.get_running_loop().time()
-        exchange = Exchange(request_id(request.headers), now_s, asyncio.timeout(self._timeout_s))
+        limit = asyncio.timeout(self._timeout_s)
+        exchange = Exchange(request_id(request.headers), now_s, limit, request.transport)
         request[EXCHANGE] = exchange
         self.active.add(exchange)
         self._idle.clear()
@@ -68,7 +69,7 @@ class Boundary:
                 response = await _render(error, exchange)
             else:
                 status = response.status
-        except (asyncio.CancelledError, ConnectionError):
+        except (asyncio.CancelledError, ClientConnectionResetError):
             if exchange.stopped is not None:
                 status, error = exchange.stopped.status, exchange.stopped
             raise
@@ -86,7 +87,7 @@ class Boundary:
                 return caught, None
             case web.HTTPException():
                 return _from_aiohttp(caught), None
-            case ConnectionError():
+            case ClientConnectionResetError():
                 raise caught  # the client left while it was being written to
             case TimeoutError() if exchange.timeout.expired():
                 return exchange.stopped or timed_out(self._timeout_s), None

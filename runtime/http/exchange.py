@@ -32,6 +32,7 @@ class Exchange:
     id: str
     started_s: float
     timeout: asyncio.Timeout
+    transport: asyncio.Transport | None
     call: ChatCall | None = None
     stream: RequestStream | None = None
     prompt_tokens: int | None = None

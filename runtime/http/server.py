@@ -50,9 +50,12 @@ class HttpServer:
         self._site: web.BaseSite | None = None
 
     @property
-    def port(self) -> int:
-        """The TCP port in use; the real one when 0 was configured. Only while listening on TCP."""
-        return int(self._runner.addresses[0][1])
+    def port(self) -> int | None:
+        """The TCP port; the real one when 0 was configured. None while not listening, or on a Unix socket."""
+        addresses = self._runner.addresses
+        if self._options.unix_socket is not None or not addresses:
+            return None
+        return int(addresses[0][1])
 
     @property
     def address(self) -> str:
@@ -103,7 +106,7 @@ class HttpServer:
         if server is None:
             return
         await asyncio.sleep(0)  # requests that have just arrived get their handlers first
-        server.pre_shutdown()
+        self._close_idle(server)
         if not await self._boundary.idle_within(grace_s):
             for exchange in list(self._boundary.active):
                 exchange.stop(
@@ -124,8 +127,16 @@ class HttpServer:
         return app
 
     async def _add_headers(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        response.headers["Server"] = "samovar"
         response.headers["x-request-id"] = request[EXCHANGE].id
         response.headers.update(cors_headers(request, self._options))
+
+    def _close_idle(self, server: web.Server) -> None:
+        server.pre_shutdown()  # busy connections close after their present answer
+        busy = {exchange.transport for exchange in self._boundary.active}
+        for connection in server.connections:
+            if connection.transport not in busy:
+                connection.force_close()
 
     def _make_site(self) -> web.BaseSite:
         path = self._options.unix_socket

@@ -91,7 +91,7 @@ class RequestRecord:
 
 
 class RequestLog(Protocol):
-    """Receives exactly one record per HTTP request, after its last byte was handed to the socket."""
+    """Receives exactly one record per HTTP request, when its handler has ended."""
 
     def request_ended(self, record: RequestRecord) -> None:
         """Take a record; must neither block nor raise."""

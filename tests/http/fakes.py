@@ -23,6 +23,7 @@ Script = Callable[[RequestStream, GenerationRequest], Awaitable[None]]
 
 HELLO = {"messages": [{"role": "user", "content": "Capital of France?"}]}
 PROMPT_TOKENS = 7
+READY = Readiness(ready=True, detail={"lanes": "up"})
 INFO = ModelInfo("smollm2", 8192, 49152, "float32", 0.7, 1_700_000_000)
 
 
@@ -49,7 +50,9 @@ async def say_paris(stream: RequestStream, request: GenerationRequest) -> None:
         await asyncio.sleep(0)
     reason = "stop" if limit >= 3 else "length"
     if limit >= 3:
-        stream.push(Delta(request.id, "", (2,), (logprob(2, "is"),) if request.top_logprobs is not None else ()))
+        stream.push(
+            Delta(request.id, "", (2,), (logprob(2, "is"),) if request.top_logprobs is not None else ())
+        )
     stream.push(finished(request.id, min(limit, 3), reason, "is" if limit >= 3 else ""))
 
 
@@ -59,13 +62,14 @@ class FakeServing:
 
     script: Script = say_paris
     refuse: Callable[[GenerationRequest], Admission | None] = lambda _: None
-    ready: Readiness = Readiness(ready=True, detail={"lanes": "up"})
+    ready: Readiness = READY
     names: Sequence[str] = ("gpt-4o",)
     actors: tuple[str, ...] = ("serving/lanes/0", "serving/scheduler")
     requests: list[GenerationRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     crashed: list[str] = field(default_factory=list)
     cancel_seen: asyncio.Event = field(default_factory=asyncio.Event)
+    arrivals: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     tasks: set[asyncio.Future[None]] = field(default_factory=set)
 
     def model(self) -> ModelInfo:
@@ -76,6 +80,7 @@ class FakeServing:
 
     async def submit(self, request: GenerationRequest) -> Admission:
         self.requests.append(request)
+        self.arrivals.release()
         refused = self.refuse(request)
         if refused is not None:
             return refused
@@ -84,6 +89,10 @@ class FakeServing:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return Admitted(stream, PROMPT_TOKENS)
+
+    async def arrived(self) -> None:
+        """Wait for one more request than the calls before."""
+        await self.arrivals.acquire()
 
     def _cancel(self, stream: RequestStream) -> None:
         self.cancelled.append(stream.id)
@@ -198,8 +207,8 @@ def chat(content: object = "Hi", **more: object) -> dict[str, object]:
 
 def raw_chat(body: object, version: str = "1.1", headers: str = "") -> bytes:
     data = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/{version}\r\nHost: localhost\r\n{headers}Content-Length: {len(data)}\r\n\r\n"
-    return head.encode() + data
+    head = f"POST /v1/chat/completions HTTP/{version}\r\nHost: localhost\r\n{headers}"
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
 @asynccontextmanager

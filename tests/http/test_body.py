@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,9 @@ from samovar.runtime.http.body import INLINE_BYTES, MAX_MARKS, count_marks, pars
 from samovar.runtime.http.errors import HttpError
 
 from .fakes import chat, live, raw, raw_chat, run
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
 
 
 @pytest.mark.parametrize(
@@ -87,7 +90,10 @@ def test_oversized_bodies_are_refused_declared_or_not() -> None:
     async def scenario() -> None:
         async with live(max_body_bytes=4096) as server:
             large = json.dumps(chat("x" * 8192)).encode()
-            for body in (large, pieces(large, 1024), ):
+            for body in (
+                large,
+                pieces(large, 1024),
+            ):
                 reply = await server.post(body)
                 assert (reply.status, reply.error["code"]) == (413, "body_too_large")
                 assert "4,096" in reply.error["message"]
@@ -113,7 +119,9 @@ def test_chunked_and_compressed_bodies_are_read() -> None:
         async with live() as server:
             body = json.dumps(chat()).encode()
             assert (await server.post(pieces(body, 1))).status == 200
-            assert (await server.post(gzip.compress(body), headers={"Content-Encoding": "gzip"})).status == 200
+            assert (
+                await server.post(gzip.compress(body), headers={"Content-Encoding": "gzip"})
+            ).status == 200
             assert (await server.post(body, headers={"Expect": "100-continue"})).status == 200
 
     run(scenario())

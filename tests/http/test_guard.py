@@ -9,11 +9,16 @@ ADMIN = {"Authorization": "Bearer adm"}
 EVIL = "https://evil.example"
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[::2]:80", "0.0.0.0"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[::2]:80", "0.0.0.0"]
+)
 def test_a_foreign_host_is_refused_on_loopback(host: str) -> None:
     async def scenario() -> None:
         async with live() as server:
-            for reply in (await server.post(chat(), headers={"Host": host}), await server.get("/health", headers={"Host": host})):
+            for reply in (
+                await server.post(chat(), headers={"Host": host}),
+                await server.get("/health", headers={"Host": host}),
+            ):
                 assert (reply.status, reply.error["code"]) == (403, "host_not_allowed")
             assert not server.serving.requests
 
@@ -21,7 +26,17 @@ def test_a_foreign_host_is_refused_on_loopback(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:1", "127.0.0.1:8080", "127.9.9.9", "[::1]:8080", "app.localhost", "box.lan", "box.lan:80"]
+    "host",
+    [
+        "localhost",
+        "LOCALHOST:1",
+        "127.0.0.1:8080",
+        "127.9.9.9",
+        "[::1]:8080",
+        "app.localhost",
+        "box.lan",
+        "box.lan:80",
+    ],
 )
 def test_loopback_and_allowed_hosts_pass(host: str) -> None:
     async def scenario() -> None:
@@ -71,7 +86,10 @@ def test_a_configured_page_may_ask_and_read(configured: str) -> None:
                 "Access-Control-Request-Headers": "authorization,content-type",
             }
             reply = await server.send("OPTIONS", "/v1/chat/completions", headers=ask)
-            assert (reply.status, reply.headers["Access-Control-Allow-Headers"]) == (204, "authorization,content-type")
+            assert (reply.status, reply.headers["Access-Control-Allow-Headers"]) == (
+                204,
+                "authorization,content-type",
+            )
             for body in (chat(stream=True), chat(temperature=9)):
                 reply = await server.post(body, headers={"Origin": origin} | KEY)
                 assert reply.headers["Access-Control-Allow-Origin"] == origin
@@ -82,7 +100,17 @@ def test_a_configured_page_may_ask_and_read(configured: str) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [None, "Bearer", "Bearer ", "Bearer sk-2", "Bearer sk-11", "Basic sk-1", "sk-1", "Bearer sk-1 x", "Bearer sk-ü"],
+    [
+        None,
+        "Bearer",
+        "Bearer ",
+        "Bearer sk-2",
+        "Bearer sk-11",
+        "Basic sk-1",
+        "sk-1",
+        "Bearer sk-1 x",
+        "Bearer sk-ü",
+    ],
 )
 def test_a_wrong_key_opens_nothing(header: str | None) -> None:
     headers = {} if header is None else {"Authorization": header}
@@ -94,8 +122,8 @@ def test_a_wrong_key_opens_nothing(header: str | None) -> None:
                 await server.post(b"", "/admin/actors/serving/lanes/0/crash", headers=headers),
                 await server.get("/v1/chat/completions?api_key=sk-1", headers=headers),
             ]
-            for path in ("/v1/models", "/v1/models/smollm2", "/stats", "/admin/tree", "/nothing"):
-                replies.append(await server.get(path, headers=headers))
+            paths = ("/v1/models", "/v1/models/smollm2", "/stats", "/admin/tree", "/nothing")
+            replies += [await server.get(path, headers=headers) for path in paths]
             for reply in replies:
                 assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
                 assert reply.headers["WWW-Authenticate"] == "Bearer"
@@ -122,7 +150,9 @@ def test_a_right_key_opens_everything_and_admin_keys_guard_administration() -> N
     run(scenario())
 
 
-@pytest.mark.parametrize(("given", "kept"), [("abc-1_2.3:4", True), ("a" * 129, False), ("a b", False), ("é", False)])
+@pytest.mark.parametrize(
+    ("given", "kept"), [("abc-1_2.3:4", True), ("a" * 129, False), ("a b", False), ("é", False)]
+)
 def test_a_sane_request_id_is_kept(given: str, kept: bool) -> None:
     async def scenario() -> None:
         async with live() as server:

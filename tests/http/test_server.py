@@ -2,18 +2,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
-from samovar.actors.requests import GenerationRequest
-from samovar.actors.stream import RequestStream
 from samovar.runtime.engine.port import Delta
 from samovar.runtime.http.options import HttpOptions
 from samovar.runtime.http.server import HttpBindError, HttpServer
 from samovar.runtime.http.serving import Readiness
 
 from .fakes import FakeServing, RecordingLog, chat, finished, live, raw, raw_chat, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from samovar.actors.requests import GenerationRequest
+    from samovar.actors.stream import RequestStream
 
 
 def listening(**options: object) -> HttpServer:
@@ -37,7 +41,9 @@ def test_a_port_in_use_is_named() -> None:
 
 
 def test_a_host_that_is_not_ours_is_named() -> None:
-    assert run(refused_start(listening(host="192.0.2.1", port=0, api_keys=("k",)))).startswith("server.host: cannot listen")
+    assert run(refused_start(listening(host="192.0.2.1", port=0, api_keys=("k",)))).startswith(
+        "server.host: cannot listen"
+    )
 
 
 def test_an_open_bind_needs_keys_or_consent() -> None:
@@ -66,9 +72,10 @@ def test_unix_socket_is_private_replaced_when_stale_and_never_taken_over(tmp_pat
         assert server.address == str(path)
         assert path.stat().st_mode & 0o777 == 0o600
         assert "already in use" in await refused_start(listening(unix_socket=path))
-        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session:
-            async with session.get("http://anything/health") as response:
-                assert response.status == 200
+        connector = aiohttp.UnixConnector(str(path))
+        url = "http://anything/health"
+        async with aiohttp.ClientSession(connector=connector) as session, session.get(url) as response:
+            assert response.status == 200
         await server.close(0.0)
         assert not path.exists()
 
@@ -77,7 +84,9 @@ def test_unix_socket_is_private_replaced_when_stale_and_never_taken_over(tmp_pat
 
 def test_an_impossible_unix_socket_is_named(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "s"
-    assert run(refused_start(listening(unix_socket=path))).startswith(f"server.unix_socket: cannot listen on {path}")
+    assert run(refused_start(listening(unix_socket=path))).startswith(
+        f"server.unix_socket: cannot listen on {path}"
+    )
 
 
 def test_the_real_port_is_known_and_the_same_address_can_be_bound_again() -> None:
@@ -131,8 +140,8 @@ def test_closing_tells_requests_that_do_not_finish() -> None:
             begun, waiting = raw_chat(chat(stream=True, seed=1)), raw_chat(chat())
             async with raw(server, begun) as (first, _), raw(server, waiting) as (second, _):
                 await first.readuntil(b"Paris")
-                while len(server.serving.requests) < 2:
-                    await asyncio.sleep(0)
+                await server.serving.arrived()
+                await server.serving.arrived()
                 await server.server.close(0.0)
                 text = await first.read()
                 assert b'"code":"shutting_down"' in text
@@ -149,7 +158,7 @@ def test_closing_tells_requests_that_do_not_finish() -> None:
 def test_a_handler_that_does_not_listen_is_cancelled_in_the_end() -> None:
     class Deaf(FakeServing):
         async def submit(self, request: GenerationRequest):
-            self.requests.append(request)
+            self.arrivals.release()
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -158,8 +167,7 @@ def test_a_handler_that_does_not_listen_is_cancelled_in_the_end() -> None:
 
     async def scenario() -> None:
         async with live(Deaf()) as server, raw(server, raw_chat(chat())) as (reader, _):
-            while not server.serving.requests:
-                await asyncio.sleep(0)
+            await server.serving.arrived()
             await server.server.close(0.0)
             assert server.server.active == 0
             await reader.read()
@@ -235,7 +243,9 @@ def test_actors_are_crashed_only_with_fault_injection() -> None:
 def test_routes_that_do_not_exist(method: str, path: str, status: int, code: str) -> None:
     async def scenario() -> None:
         async with live() as server:
-            reply = await server.send(method, path, json=chat() if method == "POST" else None, allow_redirects=False)
+            reply = await server.send(
+                method, path, json=chat() if method == "POST" else None, allow_redirects=False
+            )
             assert (reply.status, reply.error["code"]) == (status, code)
             assert (status == 405) == ("Allow" in reply.headers)
 

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 from samovar.actors.requests import GenerationRequest, Refused
-from samovar.actors.stream import RequestStream
 from samovar.runtime.engine.port import Cancelled, Delta, Failed, Prefilled
 from samovar.runtime.http.serving import Readiness
 from samovar.runtime.kernel import ActorCrashed, ActorGone
 
 from .fakes import FakeServing, chat, finished, live, raw, raw_chat, run
+
+if TYPE_CHECKING:
+    from samovar.actors.stream import RequestStream
 
 STREAM = chat(stream=True)
 
@@ -44,7 +47,12 @@ async def say_one_word(stream: RequestStream, request: GenerationRequest) -> Non
         (Refused("queue_full", "64 wait already", retry_after_s=2.2), 429, "3", None),
         (Refused("draining", "stopping"), 503, "1", None),
         (Refused("context_length_exceeded", "9000 > 8192"), 400, None, "messages"),
-        (Refused("template_error", "roles must alternate", param="messages[1].role"), 400, None, "messages[1].role"),
+        (
+            Refused("template_error", "roles must alternate", param="messages[1].role"),
+            400,
+            None,
+            "messages[1].role",
+        ),
         (Refused("empty_prompt", "nothing to read"), 400, None, None),
     ],
 )
@@ -72,7 +80,9 @@ def test_a_refusal_is_a_status_before_any_byte(
         (ConnectionResetError("an engine's own socket"), 500, "internal_error"),
     ],
 )
-def test_an_error_is_told_by_id_and_nothing_else(stream: bool, error: Exception, status: int, code: str) -> None:
+def test_an_error_is_told_by_id_and_nothing_else(
+    stream: bool, error: Exception, status: int, code: str
+) -> None:
     def fail(_: GenerationRequest) -> None:
         raise error
 
@@ -106,16 +116,20 @@ def test_a_failure_before_the_first_token_is_a_status(stream: bool) -> None:
 
 def test_a_failure_after_the_first_byte_is_an_event_and_the_end() -> None:
     async def scenario() -> None:
-        async with live(FakeServing(fail_after_text)) as server:
-            async with raw(server, raw_chat(STREAM)) as (reader, _):
-                text = (await reader.read()).decode()  # to the end: the server closes the connection
-                assert text.startswith("HTTP/1.1 200")
-                assert '"content":"It"' in text
-                assert '"code":"lane_crashed"' in text
-                assert "[DONE]" not in text
-                assert "Runtime" not in text
-                record = await server.log.wait(1)
-                assert (record.status, record.error_code, record.completion_tokens) == (500, "lane_crashed", 1)
+        serving = FakeServing(fail_after_text)
+        async with live(serving) as server, raw(server, raw_chat(STREAM)) as (reader, _):
+            text = (await reader.read()).decode()  # to the end: the server closes the connection
+            assert text.startswith("HTTP/1.1 200")
+            assert '"content":"It"' in text
+            assert '"code":"lane_crashed"' in text
+            assert "[DONE]" not in text
+            assert "Runtime" not in text
+            record = await server.log.wait(1)
+            assert (record.status, record.error_code, record.completion_tokens) == (
+                500,
+                "lane_crashed",
+                1,
+            )
 
     run(scenario())
 
@@ -124,16 +138,15 @@ def test_a_failure_after_the_first_byte_is_an_event_and_the_end() -> None:
 @pytest.mark.parametrize("script", [say_nothing, say_one_word])
 def test_a_client_that_leaves_cancels_its_request(body: object, script: object) -> None:
     async def scenario() -> None:
-        async with live(FakeServing(script)) as server:  # pyright: ignore[reportArgumentType]
-            async with raw(server, raw_chat(body)) as (_, writer):
-                while not server.serving.requests:
-                    await asyncio.sleep(0)
-                writer.close()
-                await server.serving.cancel_seen.wait()
-                record = await server.log.wait(1)
-                assert record.status == 499
-                assert server.serving.cancelled == [server.serving.requests[0].id]
-                assert server.server.active == 0
+        serving = FakeServing(script)  # pyright: ignore[reportArgumentType]
+        async with live(serving) as server, raw(server, raw_chat(body)) as (_, writer):
+            await server.serving.arrived()
+            writer.close()
+            await server.serving.cancel_seen.wait()
+            record = await server.log.wait(1)
+            assert record.status == 499
+            assert server.serving.cancelled == [server.serving.requests[0].id]
+            assert server.server.active == 0
 
     run(scenario())
 
@@ -150,12 +163,11 @@ def test_a_client_that_leaves_while_being_admitted_reaches_the_scheduler_as_a_ca
                 cancelled.set()
 
     async def scenario() -> None:
-        async with live(Slow()) as server:
-            async with raw(server, raw_chat(STREAM)) as (_, writer):
-                await entered.wait()
-                writer.close()
-                await cancelled.wait()
-                assert (await server.log.wait(1)).status == 499
+        async with live(Slow()) as server, raw(server, raw_chat(STREAM)) as (_, writer):
+            await entered.wait()
+            writer.close()
+            await cancelled.wait()
+            assert (await server.log.wait(1)).status == 499
 
     run(scenario())
 
@@ -256,7 +268,11 @@ def test_usage_comes_once_when_asked_for_and_matches_the_whole_answer() -> None:
             assert all(chunk["usage"] is None for chunk in chunks)
             whole = (await server.post(chat())).json()
             for found in (usage["usage"], whole["usage"]):
-                assert (found["prompt_tokens"], found["completion_tokens"], found["total_tokens"]) == (7, 3, 10)
+                assert (found["prompt_tokens"], found["completion_tokens"], found["total_tokens"]) == (
+                    7,
+                    3,
+                    10,
+                )
                 assert found["prompt_tokens_details"] == {"cached_tokens": 0}
                 own = found["samovar"]
                 assert (own["tier"], own["miss_reason"], own["prefill_ms"]) == ("none", "cache_off", 12.5)
@@ -272,7 +288,9 @@ def test_streamed_and_whole_answers_agree_with_logprobs() -> None:
         async with live() as server:
             body = chat(logprobs=True, top_logprobs=2)
             whole = (await server.post(body)).json()["choices"][0]
-            choices = [chunk["choices"][0] for chunk in (await server.post(body | {"stream": True})).events()[:-1]]
+            choices = [
+                chunk["choices"][0] for chunk in (await server.post(body | {"stream": True})).events()[:-1]
+            ]
             streamed = [entry for c in choices for entry in (c["logprobs"] or {"content": []})["content"]]
             assert whole["message"] == {"role": "assistant", "content": "It is Paris", "refusal": None}
             assert whole["logprobs"]["content"] == streamed
@@ -287,7 +305,10 @@ def test_a_reply_cut_by_its_limit_says_length() -> None:
     async def scenario() -> None:
         async with live() as server:
             whole = (await server.post(chat(max_tokens=1))).json()
-            assert (whole["choices"][0]["finish_reason"], whole["usage"]["completion_tokens"]) == ("length", 1)
+            assert (whole["choices"][0]["finish_reason"], whole["usage"]["completion_tokens"]) == (
+                "length",
+                1,
+            )
             *_, role_or_text, last, _ = (await server.post(STREAM | {"max_tokens": 1})).events()
             assert role_or_text["choices"][0]["delta"]["content"] == "It is"
             assert last["choices"][0]["finish_reason"] == "length"
@@ -324,15 +345,14 @@ def test_a_client_that_does_not_read_holds_its_stream_back_and_loses_nothing() -
         stream.push(finished(request.id, count))
 
     async def scenario() -> None:
-        async with live(FakeServing(pour)) as server:
-            async with raw(server, raw_chat(STREAM)) as (reader, _):
-                while not server.serving.requests or server.serving.tasks:
-                    await asyncio.sleep(0)
-                assert server.server.active == 1  # everything was said, yet the reply waits for its reader
-                text = bytearray()
-                while not text.endswith(b"[DONE]\n\n\r\n0\r\n\r\n"):
-                    text += await reader.read(1 << 20)
-                assert text.count(b"x") >= count * len(word)
+        async with live(FakeServing(pour)) as server, raw(server, raw_chat(STREAM)) as (reader, _):
+            await server.serving.arrived()
+            await asyncio.gather(*server.serving.tasks)
+            assert server.server.active == 1  # everything was said, yet the reply waits for its reader
+            text = bytearray()
+            while not text.endswith(b"[DONE]\n\n\r\n0\r\n\r\n"):
+                text += await reader.read(1 << 20)
+            assert text.count(b"x") >= count * len(word)
 
     run(scenario())
 
@@ -360,6 +380,10 @@ def test_the_record_of_a_request() -> None:
             assert record.duration_ms >= (record.ttft_ms or 0) >= (record.queue_ms or 0) >= 0
             await server.post(chat(temperature=9))
             record = await server.log.wait(2)
-            assert (record.status, record.error_code, record.error_param) == (400, "invalid_value", "temperature")
+            assert (record.status, record.error_code, record.error_param) == (
+                400,
+                "invalid_value",
+                "temperature",
+            )
 
     run(scenario())

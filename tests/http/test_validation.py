@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
-from samovar.actors.requests import GenerationRequest
 from samovar.runtime.engine.port import Sampling
 from samovar.runtime.http.accepted import INERT, SUPPORTED, UNSUPPORTED
 from samovar.runtime.http.chat import ChatCall, parse_chat
 from samovar.runtime.http.errors import HttpError
 
 from .fakes import INFO, chat
+
+if TYPE_CHECKING:
+    from samovar.actors.requests import GenerationRequest
 
 
 def parse(body: dict[str, object], headers: dict[str, str] | None = None) -> ChatCall:
@@ -27,7 +31,7 @@ def refused(body: dict[str, object]) -> HttpError:
 @pytest.mark.parametrize(
     ("fields", "param", "part"),
     [
-        ({"temperature": "hot"}, "temperature", 'must be a number, not the string'),
+        ({"temperature": "hot"}, "temperature", "must be a number, not the string"),
         ({"temperature": -1}, "temperature", "from 0 to 2"),
         ({"temperature": 1e9}, "temperature", "from 0 to 2"),
         ({"temperature": True}, "temperature", "not true"),
@@ -67,7 +71,11 @@ def refused(body: dict[str, object]) -> HttpError:
         ({"stream": "yes"}, "stream", "a boolean"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "only allowed when stream"),
         ({"stream": True, "stream_options": []}, "stream_options", "an object"),
-        ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage", "a boolean"),
+        (
+            {"stream": True, "stream_options": {"include_usage": 1}},
+            "stream_options.include_usage",
+            "a boolean",
+        ),
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x", "no such option"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", "set by the server"),
         ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs.chat_template", "set by"),
@@ -117,7 +125,9 @@ def test_a_bad_message_is_named(message: object, param: str) -> None:
     assert (error.status, error.param) == (400, param)
 
 
-@pytest.mark.parametrize("messages", [None, [], {"messages": []}, "hi", [{"role": "user", "content": "x"}] * 5000])
+@pytest.mark.parametrize(
+    "messages", [None, [], {"messages": []}, "hi", [{"role": "user", "content": "x"}] * 5000]
+)
 def test_messages_must_be_a_bounded_list(messages: object) -> None:
     error = refused({"messages": messages})
     assert (error.status, error.param) == (400, "messages")
@@ -208,7 +218,12 @@ def test_sampling_is_read_field_by_field() -> None:
 def test_defaults_are_the_models() -> None:
     found = request()
     assert found.sampling == Sampling(temperature=INFO.default_temperature)
-    assert (found.temperature_given, found.max_tokens, found.stop, found.top_logprobs) == (False, None, (), None)
+    assert (found.temperature_given, found.max_tokens, found.stop, found.top_logprobs) == (
+        False,
+        None,
+        (),
+        None,
+    )
     assert request(temperature=0).temperature_given
 
 
@@ -253,7 +268,9 @@ def test_parts_are_joined_like_the_whole_text() -> None:
 
 
 def test_developer_is_system() -> None:
-    found = parse({"messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "x"}]})
+    found = parse(
+        {"messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "x"}]}
+    )
     assert found.request.messages[0] == {"role": "system", "content": "Be brief."}
 
 
@@ -282,7 +299,9 @@ def test_an_assistants_refusal_part_is_text() -> None:
 
 
 def test_template_kwargs_pass_through() -> None:
-    assert request(chat_template_kwargs={"enable_thinking": False}).template_kwargs == {"enable_thinking": False}
+    assert request(chat_template_kwargs={"enable_thinking": False}).template_kwargs == {
+        "enable_thinking": False
+    }
 
 
 def test_every_request_has_an_id_of_its_own() -> None:
