@@ -27,9 +27,8 @@ class EventStream:
     """One SSE response.
 
     Nothing is sent, headers included, before the first ``write``, ``finish`` or keep-alive comment: until
-    then the caller may still answer with a plain status. Headers and the first event leave in one write.
-    A write waits while a slow client's socket is full, so memory stays bounded. Raises
-    ClientConnectionResetError once the client is gone.
+    then the caller may still answer with a plain status. A write waits while a slow client's socket is
+    full, so memory stays bounded. Raises ClientConnectionResetError once the client is gone.
     """
 
     __slots__ = ("_keep_alive_s", "_loop", "_request", "_wrote_s", "opened", "response")
