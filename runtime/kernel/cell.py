@@ -11,7 +11,7 @@ from anyio import CancelScope
 
 from .call import current_cell
 from .context import Context
-from .errors import ForeignCancellation, KernelError, Rejected, StartFailed, Unanswered
+from .errors import ForeignCancellation, KernelError, Rejected, StartFailed, Unanswered, UnstoppableChild
 from .figures import ActorFigures, State
 from .inbox import Crash, Inbox
 from .message import Failure, Terminated, TerminationReason
@@ -127,7 +127,8 @@ class Cell(Inbox):
     async def start(self) -> None:
         """Start a new incarnation and wait for its ``started``. Raises StartFailed."""
         if self.alive:
-            raise StartFailed(self.path, f"its previous incarnation is {self.state} and has not ended")
+            stuck = UnstoppableChild(f"{self.path}: incarnation {self.incarnation} has not ended")
+            raise StartFailed(self.path, str(stuck)) from stuck
         self.incarnation += 1
         self.state = "starting"
         self.mailbox.open()
@@ -225,7 +226,8 @@ class Cell(Inbox):
 
     def suspend(self) -> None:
         """Mark the actor as down but coming back (called by the supervisor)."""
-        self.state = "restarting"
+        if not (self.state == "unstoppable" and self.alive):
+            self.state = "restarting"
 
     # -- one incarnation ------------------------------------------------------------------------------
 

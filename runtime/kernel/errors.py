@@ -13,7 +13,7 @@ KernelError
 ├── ForeignCancellation      a handler was cancelled from outside its own scopes
 ├── Unanswered               a handler returned without answering or deferring an ask
 ├── InjectedCrash            a crash made on purpose, by a test or by fault injection
-└── UnstoppableChild         a child outlived its stop and kill budgets
+└── UnstoppableChild         a child cannot start: its last incarnation is stuck past its budgets
 
 Every error has a stable ``code`` and says with ``retryable`` whether the same call may work later.
 """
@@ -113,6 +113,6 @@ class InjectedCrash(KernelError):
 
 
 class UnstoppableChild(KernelError):
-    """A child did not end within its stop and kill budgets; it is stuck, most likely in a thread."""
+    """A child cannot start: its last incarnation outlived its budgets, stuck most likely in a thread."""
 
     code = "unstoppable"

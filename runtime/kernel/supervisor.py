@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from .cell import Cell, StopOutcome
-from .errors import KernelError, RestartStorm, StartFailed, UnstoppableChild
+from .errors import KernelError, RestartStorm, StartFailed
 from .figures import ActorFigures, Counts, State
 from .message import Failure
 from .policy import RestartWindow, affected, restarts
@@ -47,9 +47,9 @@ class Supervisor:
 
     A child that fails while the tree first comes up stops the start: a wrong configuration must end in an
     error, not in a restart loop. Later failures, failed restarts included, count against the limit; past
-    it the supervisor stops its children and fails itself (a ``RestartStorm``). So it does (an
-    ``UnstoppableChild``) when a child that has to come back is stuck in its previous incarnation. A child
-    that is gone (temporary, or transient after a normal end) stays gone when the supervisor restarts.
+    it the supervisor stops its children and fails itself (a ``RestartStorm``). A child that is stuck in
+    its previous incarnation fails to restart (``UnstoppableChild``) until that has ended. A child that is
+    gone (temporary, or transient after a normal end) stays gone when the supervisor restarts.
     """
 
     kind: Literal["supervisor"] = "supervisor"
@@ -148,7 +148,7 @@ class Supervisor:
         """Mark everything below as down but coming back."""
         self.state = "restarting"
         for child in self.children:
-            if child.state not in ("gone", "unstoppable"):
+            if child.state != "gone":
                 child.suspend()
 
     def inject(self, error: BaseException) -> None:
@@ -225,10 +225,9 @@ class Supervisor:
             if child.state == "gone":
                 continue
             returning = child.spec.restart != "temporary"
-            outcome = await child.stop(returning=returning)
+            # One that is stuck is planned as well: its start fails and counts, until it has ended.
+            await child.stop(returning=returning)
             if returning:
-                if outcome == "unstoppable":
-                    raise _GiveUp(failure, self._stuck(child, failure))
                 child.suspend()
                 # Later members of a group wait for the failed one, so nothing in it comes up earlier.
                 self._due_s[index] = max(due_s, self._due_s.get(index, 0.0))
@@ -259,11 +258,6 @@ class Supervisor:
             f"{self.path or 'root'}: more than {limit.restarts} restarts in {limit.window_s} s;"
             f" last failure: {failure}"
         )
-        error.__cause__ = failure.error
-        return error
-
-    def _stuck(self, child: Node, failure: Failure) -> UnstoppableChild:
-        error = UnstoppableChild(f"{child.path} cannot be restarted: it did not end within its budgets")
         error.__cause__ = failure.error
         return error
 
