@@ -67,7 +67,8 @@ def count_marks(body: bytes) -> int:
     marks, inside, start = 0, 0, 0
     while start < len(body):
         end = start + _CHUNK_BYTES
-        while end < len(body) and body[end - 1] == ord("\\"):
+        piece = body[start:end]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
             end += 1  # never cut an escape sequence in two
         piece = body[start:end].replace(b"\\\\", b"").replace(b'\\"', b"")
         data = np.frombuffer(piece, dtype=np.uint8)

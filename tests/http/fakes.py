@@ -11,6 +11,7 @@ from io import BytesIO
 from typing import Any, TypeVar
 
 import aiohttp
+import uvloop
 from samovar.actors.requests import Admission, Admitted, GenerationRequest
 from samovar.actors.stream import RequestStream
 from samovar.runtime.engine.port import Cancelled, Delta, Finished, ModelInfo, Prefilled, TokenLogprob
@@ -28,7 +29,9 @@ INFO = ModelInfo("smollm2", 8192, 49152, "float32", 0.7, 1_700_000_000)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
+    """Run on the event loop that ``samovar serve`` uses."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
 
 
 def finished(request_id: str, tokens: int = 3, reason: Any = "stop", text: str = "") -> Finished:
