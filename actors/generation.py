@@ -8,17 +8,16 @@ and one ``RowEnded`` to the row's owner; if the lane crashes, the owner sees ``T
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
-
-from typing_extensions import assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from ..runtime.engine.lane import Drop, Insert, LaneCommand, Step, run_lane
 from ..runtime.engine.port import Cancelled, Failed, Finished, LaneFigures, RowRequest, Terminal
 from ..runtime.kernel import Actor, ActorRef, Ask, PinnedThread, ThreadPort
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..runtime.engine.port import LaneBackend, ModelInfo
     from .stream import RequestStream
 
@@ -136,9 +135,7 @@ class GenerationActor(Actor[LaneMessage]):
         self._thread.send(command)
 
 
-def _settle(
-    opened: asyncio.Future[ModelInfo], info: ModelInfo | None, error: BaseException | None
-) -> None:
+def _settle(opened: asyncio.Future[ModelInfo], info: ModelInfo | None, error: BaseException | None) -> None:
     if opened.done():
         return  # opened long ago (a crash later on is the kernel's to report), or nobody waits any more
     if error is not None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TypeAlias
-
-from typing_extensions import assert_never
+from typing import TypeAlias, assert_never
 
 from ..runtime.kernel import Actor, ActorRef, Ask
 

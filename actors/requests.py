@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..runtime.engine.port import Sampling
+from ..runtime.engine.port import GREEDY, Sampling
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .stream import RequestStream
 
 
@@ -22,12 +23,12 @@ class GenerationRequest:
 
     id: str
     messages: tuple[Mapping[str, object], ...]
-    sampling: Sampling = Sampling()
+    sampling: Sampling = GREEDY
     temperature_given: bool = True
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     top_logprobs: int | None = None
-    template_kwargs: Mapping[str, object] = field(default_factory=lambda: dict[str, object]())
+    template_kwargs: Mapping[str, object] = field(default_factory=dict[str, object])
     session_id: str | None = None
 
 

@@ -9,11 +9,8 @@ run are the lanes' knowledge; a restarted scheduler asks for them and goes on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-from typing_extensions import assert_never
+from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from ..runtime.engine.errors import EngineError
 from ..runtime.engine.port import Cancelled, Failed, Finished, RowRequest
@@ -23,6 +20,8 @@ from .requests import Admission, Admitted, GenerationRequest, Refused
 from .stream import RequestStream
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..runtime.engine.port import ModelInfo, TextCodec
     from ..runtime.kernel import BlockingPool
 
@@ -125,7 +124,7 @@ class _Place:
     """One lane and the rows placed on it."""
 
     lane: Lane
-    rows: dict[str, RequestStream] = field(default_factory=lambda: dict[str, RequestStream]())
+    rows: dict[str, RequestStream] = field(default_factory=dict[str, RequestStream])
 
 
 class SchedulerActor(Actor[SchedulerMessage]):

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -15,10 +15,8 @@ import uvloop
 from ..actors.generation import GenerationActor, Lane
 from ..actors.monitor import Monitor, MonitorActor
 from ..actors.scheduler import Scheduler, SchedulerActor, SchedulerOptions
-from .engine.assemble import assemble
-from .engine.backend import BackendOptions
 from .engine.errors import ModelError
-from .http.actor import GetAddress, HttpActor
+from .http.actor import Binding, GetAddress, HttpActor, HttpMessage
 from .http.options import HttpOptions
 from .http.server import HttpServer
 from .kernel import ActorSystem, AskError, BlockingPool, ChildSpec, RestartLimit, StartFailed, SupervisorSpec
@@ -43,13 +41,17 @@ _log = get_logger("samovar.server")
 
 
 class StartError(Exception):
-    """The server could not start. ``code`` is that of the cause; the message names the setting at fault."""
+    """The server could not start. ``code`` is that of the cause; the message names the setting at fault.
+
+    ``usage`` says that it cannot ever start with these settings.
+    """
 
     retryable = False
 
-    def __init__(self, message: str, code: str) -> None:
+    def __init__(self, message: str, code: str, *, usage: bool) -> None:
         super().__init__(message)
         self.code = code
+        self.usage = usage
 
 
 class Engine(Protocol):
@@ -76,7 +78,7 @@ class Tree:
     scheduler: Scheduler
     serving: TreeServing
     pool: BlockingPool
-    http: ChildSpec[Any] = field(repr=False)
+    http: ChildSpec[HttpMessage] = field(repr=False)
 
 
 def build_tree(config: Config, engine: Engine, log: RequestLog) -> Tree:
@@ -110,12 +112,10 @@ def build_tree(config: Config, engine: Engine, log: RequestLog) -> Tree:
         lanes,
         Monitor(monitor_spec.ref),
         engine.info,
-        config.model.aliases,
+        aliases=config.model.aliases,
         queue_timeout_s=server.request_timeout or float(365 * 86_400),
     )
-    http_spec = ChildSpec(
-        "http", lambda: HttpActor(lambda: HttpServer(serving, _http_options(config), log)), capacity=64
-    )
+    http_spec = _http_spec(config, serving, log)
     root = SupervisorSpec(
         "root",
         [
@@ -133,25 +133,32 @@ def build_tree(config: Config, engine: Engine, log: RequestLog) -> Tree:
     return Tree(root, scheduler, serving, pool, http_spec)
 
 
+def _http_spec(config: Config, serving: TreeServing, log: RequestLog) -> ChildSpec[HttpMessage]:
+    options, binding = _http_options(config), Binding(config.server.port)
+
+    def server() -> HttpServer:
+        return HttpServer(serving, replace(options, port=binding.port), log)
+
+    return ChildSpec("http", lambda: HttpActor(server, binding), capacity=64)
+
+
 def serve(config: Config) -> int:
     """Serve until SIGINT or SIGTERM, or until the root supervisor gives up; return the exit code.
 
     0: stopped in order. 1: active requests outlasted ``shutdown_timeout``. 70: the root supervisor gave up.
-    Raises StartError when it could not start. Main thread only.
+    Raises StartError when it could not start. Main thread only. The caller should end the process with
+    ``os._exit``: a thread that would not stop may still run.
     """
     try:
         engine = _mlx_engine(config)
     except ModelError as error:
         raise _start_error(error) from error
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        code, stuck = runner.run(run(config, engine, LineLog()))
-    if stuck:
-        os._exit(code)  # a thread would not end and must not keep the process alive
-    return code
+        return runner.run(run(config, engine, LineLog()))
 
 
-async def run(config: Config, engine: Engine, log: RequestLog) -> tuple[int, bool]:
-    """Run a tree on this loop until it is to end; return the exit code and whether something is stuck."""
+async def run(config: Config, engine: Engine, log: RequestLog) -> int:
+    """Run a tree on this loop until it is to end; return the exit code."""
     tree = build_tree(config, engine, log)
     system = ActorSystem(tree.root, observer=LogObserver())
     tree.serving.system = system
@@ -161,7 +168,7 @@ async def run(config: Config, engine: Engine, log: RequestLog) -> tuple[int, boo
     finally:
         await system.stop()
         tree.pool.close()
-    return code, bool(system.unstoppable)
+    return code
 
 
 async def _live(system: ActorSystem, tree: Tree, config: Config, stop: asyncio.Event) -> int:
@@ -228,15 +235,18 @@ def _stop_on_signals() -> asyncio.Event:
 
 def _start_error(error: BaseException) -> StartError:
     cause = error.__cause__ if isinstance(error, StartFailed) and error.__cause__ else error
-    field = "model.path: " if isinstance(cause, ModelError) else ""
-    return StartError(f"{field}{cause}", getattr(cause, "code", "start_failed"))
+    code = getattr(cause, "code", "start_failed")
+    if isinstance(cause, ModelError):
+        return StartError(f"model.path: {cause}", code, usage=not cause.retryable)
+    return StartError(str(cause), code, usage=False)
 
 
 def _mlx_engine(config: Config) -> Engine:
     """Fetch, convert and name the configured model. Raises ModelError."""
-    options = BackendOptions(
-        config.lanes.batch, config.lanes.prefill_chunk, config.lanes.decode_gap * 1000.0
-    )
+    from .engine.assemble import assemble  # noqa: PLC0415 - another engine should not cost loading MLX
+    from .engine.backend import BackendOptions  # noqa: PLC0415
+
+    options = BackendOptions(config.lanes.batch, config.lanes.prefill_chunk, config.lanes.decode_gap * 1000.0)
     with shown_progress(sys.stderr) as progress:
         return assemble(
             config.model.path,

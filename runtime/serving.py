@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from .kernel import AskError
 from .version import version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from ..actors.generation import Lane
     from ..actors.monitor import Monitor
@@ -36,6 +35,7 @@ class TreeServing:
         lanes: Sequence[Lane],
         monitor: Monitor,
         model: Callable[[], ModelInfo],
+        *,
         aliases: Sequence[str],
         queue_timeout_s: float,
     ) -> None:

@@ -7,21 +7,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..config import ConfigError
+from .complaints import FAILED, USAGE, complain, report
 from .parser import build_parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-OK = 0
-FAILED = 1
-USAGE = 2
-
-# Errors whose cause is what the user asked for, not what happened on the way.
-_USAGE_CODES = ("model_source_invalid", "model_not_found", "model_unreadable")
-_NO_MLX = (
-    "MLX does not load on this machine; on Linux install Samovar as samovar[cpu], or as samovar[cuda] with "
-    "an NVIDIA driver (samovar doctor tells more)"
-)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,30 +27,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except ConfigError as error:
         for problem in error.problems:
-            _complain(str(problem))
+            complain(str(problem))
         return USAGE
     except KeyboardInterrupt:
-        _complain("interrupted")
+        complain("interrupted")
         return FAILED
     except BrokenPipeError:
         # Whoever read our output has left; what is still buffered must not fail at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:  # noqa: BLE001 - raised again unless it is of a kind users can mend
-        return _failed(error)
+        return report(error)
     return code
-
-
-def _failed(error: Exception) -> int:
-    code = getattr(error, "code", None)
-    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "mlx":
-        _complain(f"{_NO_MLX}: {error}")
-    elif isinstance(code, str) or isinstance(error, OSError):
-        _complain(" ".join(str(error).split()) or type(error).__name__)
-    else:
-        raise error
-    return USAGE if code in _USAGE_CODES else FAILED
-
-
-def _complain(text: str) -> None:
-    sys.stderr.write(f"samovar: error: {text}\n")

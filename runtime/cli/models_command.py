@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MB = 10**6
 
 
-class NoGgufFile(Exception):  # noqa: N818 - names what happened
+class NoGgufFile(Exception):
     """``models convert`` was given something that is no .gguf file."""
 
     code = "model_source_invalid"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
 
+from .complaints import report
 from .options import load_config
 
 if TYPE_CHECKING:
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run(args: Namespace) -> int:
-    """Serve until told to stop; return the exit code of the server."""
+    """Serve until told to stop, then end the process with the server's exit code."""
     loaded = load_config(args)
     from ..logs import configure_logging, get_logger  # noqa: PLC0415 - only needed once the config is good
 
@@ -20,4 +23,19 @@ def run(args: Namespace) -> int:
         get_logger("samovar.config").warning("setting_ignored", key=warning.key, reason=str(warning))
     from ..app import serve  # noqa: PLC0415 - loads MLX and aiohttp
 
-    return serve(loaded.config)
+    try:
+        code = serve(loaded.config)
+    except Exception as error:  # noqa: BLE001 - raised again unless it is of a kind users can mend
+        code = report(error)
+    _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    """End the process without finalising the interpreter; everything is stopped and written by now.
+
+    A thread that used MLX takes the GIL once more in a destructor after Python has joined it. If the
+    interpreter is being finalised by then, that is an abort (seen as exit code 134).
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -10,12 +10,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from .port import LaneFigures, RowEvent, RowRequest
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .port import LaneBackend, ModelInfo
+    from .port import LaneBackend, LaneFigures, ModelInfo, RowEvent, RowRequest
 
 FIGURES_EVERY_S = 0.1
 

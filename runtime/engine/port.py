@@ -6,9 +6,11 @@ immutable and may cross threads; the protocols say on which thread each method r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 FinishReason: TypeAlias = Literal["stop", "length"]
 
@@ -30,7 +32,10 @@ class Sampling:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
+
+
+GREEDY: Final = Sampling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class RowRequest:
     id: str
     tokens: Sequence[int]
     max_tokens: int
-    sampling: Sampling = Sampling()
+    sampling: Sampling = GREEDY
     stop: tuple[str, ...] = ()
     top_logprobs: int | None = None
 

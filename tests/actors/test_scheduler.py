@@ -3,11 +3,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-
 from samovar.actors.requests import Refused
+from samovar.actors.scheduler import Submit
 from samovar.runtime.engine.errors import ModelUnreadable
 from samovar.runtime.engine.port import Cancelled, Failed, Finished
-from samovar.runtime.kernel import AskTimeout, InjectedCrash, StartFailed
+from samovar.runtime.kernel import ActorCrashed, AskTimeout, InjectedCrash, StartFailed
+
 from tests.kit import virtual
 from tests.kit.engine import FakeEngine
 
@@ -217,9 +218,6 @@ async def test_a_scheduler_crash_loses_no_request() -> None:
 
 @virtual
 async def test_a_scheduler_that_crashes_on_the_same_request_twice_fails_it() -> None:
-    from samovar.actors.scheduler import Submit
-    from samovar.runtime.kernel import ActorCrashed
-
     async with serving() as tree:
         tree.kit.crash_on(tree.scheduler.ref, Submit, 1)
         tree.kit.crash_on(tree.scheduler.ref, Submit, 2)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from samovar.actors.generation import GenerationActor, Lane
 from samovar.actors.requests import Admission, Admitted, GenerationRequest
 from samovar.actors.scheduler import Scheduler, SchedulerActor, SchedulerOptions
 from samovar.runtime.engine.port import Delta
 from samovar.runtime.kernel import BlockingPool, ChildSpec, RestartLimit, SupervisorSpec
+
 from tests.kit import KitSystem
 from tests.kit.engine import FakeEngine
 
@@ -25,7 +26,7 @@ class Serving:
     lanes: list[Lane]
     pool: BlockingPool
 
-    async def __aenter__(self) -> Serving:
+    async def __aenter__(self) -> Self:
         await self.kit.__aenter__()
         return self
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from samovar.runtime.engine.errors import TemplateError
 from samovar.runtime.engine.port import (
@@ -17,6 +17,9 @@ from samovar.runtime.engine.port import (
     RowEvent,
     RowRequest,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 STEP_LIMIT_S = 10.0
 

@@ -64,7 +64,9 @@ def test_only_the_engine_imports_mlx(path: Path) -> None:
             assert imported.split(".")[0] not in {"mlx", "mlx_lm"}, f"{name} imports {imported}"
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if module_name(p).startswith("storage")], ids=module_name)
+@pytest.mark.parametrize(
+    "path", [p for p in MODULES if module_name(p).startswith("storage")], ids=module_name
+)
 def test_storage_knows_no_event_loop_and_one_module_touches_files(path: Path) -> None:
     for imported in imports(path):
         assert imported.split(".")[0] not in {"asyncio", "anyio", "aiofiles", "mlx"}

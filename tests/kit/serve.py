@@ -1,0 +1,44 @@
+"""Serve the scripted engine as a process of its own: ``python -m tests.kit.serve --set server.port=0``.
+
+Everything but the engine is the real thing: tree, HTTP, signals, exit codes. ``--step-ms`` paces the engine,
+``--open-error`` keeps it from opening. Logs go to stderr as JSON; the "ready" line carries the address.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+import uvloop
+from samovar.runtime.app import StartError, run
+from samovar.runtime.config import ConfigError, load
+from samovar.runtime.engine.errors import ModelUnreadable
+from samovar.runtime.logs import configure_logging
+from samovar.runtime.requestlog import LineLog
+
+from tests.kit.engine import FakeEngine
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--set", dest="assignments", action="append", default=[])
+    parser.add_argument("--step-ms", type=float, default=2.0)
+    parser.add_argument("--open-error")
+    args = parser.parse_args()
+    config = load([], {}, args.assignments, []).config
+    configure_logging(config.logging)
+    engine = FakeEngine(
+        step_s=args.step_ms / 1000.0,
+        open_error=ModelUnreadable(args.open_error) if args.open_error else None,
+    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run(config, engine, LineLog()))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (ConfigError, StartError) as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)
