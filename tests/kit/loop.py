@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-THREAD_PATIENCE_S = 0.02
+THREAD_PATIENCE_S = 0.05
 """Real seconds for which running threads may still report before the clock is moved."""
 DEADLOCK_S = 5.0
 """Real seconds without any timer, event or thread report after which a test is stuck for good."""
