@@ -94,7 +94,7 @@ def _check_headers(request: web.Request) -> None:
     if len(kinds) > 1:
         raise HttpError(400, "duplicate_header", "The request has more than one Content-Type.")
     if kinds and request.content_type != "application/json" and not request.content_type.endswith("+json"):
-        message = f"Content-Type must be application/json, not {request.content_type}."
+        message = f"Content-Type must be application/json, not {request.content_type[:80]!r}."
         raise HttpError(415, "unsupported_media_type", message)
     if (request.charset or "utf-8").lower() not in {"utf-8", "utf8", "us-ascii"}:
         raise HttpError(415, "unsupported_media_type", "JSON must be sent as UTF-8.")

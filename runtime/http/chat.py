@@ -204,7 +204,12 @@ def _session(fields: Fields, headers: Mapping[str, str]) -> str | None:
         given = fields.string(name, MAX_SESSION_CHARS)
         if given is not None:
             return given
-    named = Fields({name: headers.get(name) or None for name in ("x-session-id", "x-session-affinity")})
-    return named.string("x-session-id", MAX_SESSION_CHARS) or named.string(
-        "x-session-affinity", MAX_SESSION_CHARS
-    )
+    for name in ("x-session-id", "x-session-affinity"):
+        header = headers.get(name)
+        if header:
+            if not (header.isprintable() and len(header) <= MAX_SESSION_CHARS):
+                raise bad_value(
+                    name, f"{name} must be printable text of at most {MAX_SESSION_CHARS} characters."
+                )
+            return header
+    return None

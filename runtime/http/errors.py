@@ -20,7 +20,10 @@ _SHOWN_CHARS = 80
 
 
 class HttpError(Exception):
-    """An answer other than success. ``param`` is the field at fault, like ``messages[0].role``."""
+    """An answer other than success. ``param`` is the field at fault, like ``messages[0].role``.
+
+    ``detail`` is for the log alone; a client never sees it.
+    """
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class HttpError(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
         headers: Mapping[str, str] | None = None,
+        detail: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -38,6 +42,7 @@ class HttpError(Exception):
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.detail = detail
         self._headers = dict(headers or {})
 
     @property

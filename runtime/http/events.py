@@ -31,13 +31,14 @@ class EventStream:
     full, so memory stays bounded. Raises ClientConnectionResetError once the client is gone.
     """
 
-    __slots__ = ("_keep_alive_s", "_loop", "_request", "_wrote_s", "opened", "response")
+    __slots__ = ("_keep_alive_s", "_loop", "_request", "_writing", "_wrote_s", "opened", "response")
 
     def __init__(self, request: web.Request, keep_alive_s: float) -> None:
         self._request = request
         self._keep_alive_s = keep_alive_s
         self._loop = asyncio.get_running_loop()
         self._wrote_s = self._loop.time()
+        self._writing = False
         self.response = web.StreamResponse(headers=_HEADERS)
         self.opened = False
 
@@ -46,7 +47,9 @@ class EventStream:
         if not self.opened:
             await self._open()
         self._wrote_s = self._loop.time()
+        self._writing = True
         await self.response.write(data)
+        self._writing = False
 
     async def finish(self, data: bytes) -> None:
         """Send the last events and end the response."""
@@ -85,6 +88,9 @@ class EventStream:
             silent_s = self._loop.time() - self._wrote_s
             if silent_s < self._keep_alive_s:
                 await asyncio.sleep(self._keep_alive_s - silent_s)
+                continue
+            if self._writing:  # the client is the slow one, and its buffer must not grow
+                self._wrote_s = self._loop.time()
                 continue
             try:
                 await self.write(KEEP_ALIVE)

@@ -70,6 +70,7 @@ class Exchange:
             ttft_ms=elapsed_ms(times.submitted_s, times.first_token_s) if times else None,
             error_code=error.code if error else None,
             error_param=error.param if error else None,
+            error_detail=error.detail if error else None,
             error=cause,
         )
 

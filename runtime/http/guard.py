@@ -116,7 +116,7 @@ def _same_origin(origin: str, request: web.Request) -> bool:
 def _bearer(request: web.Request) -> bytes:
     given = request.headers.getall("Authorization", [])
     scheme, _, key = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-    return key.strip().encode() if scheme.lower() == "bearer" else b""
+    return key.strip().encode(errors="surrogateescape") if scheme.lower() == "bearer" else b""
 
 
 def _matches(key: bytes, accepted: Sequence[str]) -> bool:

@@ -48,7 +48,7 @@ def failure(ending: Cancelled | Failed, request_id: str) -> HttpError:
         return HttpError(503, "cancelled", message, retry_after_s=1.0)
     error = internal(request_id)
     message = f"The reply could not be generated ({ending.code}). Request id: {request_id}."
-    return HttpError(error.status, ending.code, message)
+    return HttpError(error.status, ending.code, message, detail=ending.message)
 
 
 def elapsed_ms(start_s: float | None, end_s: float | None) -> float | None:

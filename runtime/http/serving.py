@@ -66,8 +66,9 @@ class RequestRecord:
     """What is known of one HTTP request at its end. Holds no prompt text, reply text or token ids.
 
     ``status`` is 499 when the client left first; for a stream that failed after its first byte it is
-    what the status would have been. ``error`` is set for a 500 whose cause the server did not expect.
-    Times are milliseconds; None where the request never got there.
+    what the status would have been. ``error`` is set for a cause that the server did not expect;
+    ``error_detail`` is what the engine said of a failed reply, which the client is not told. Times
+    are milliseconds; None where the request never got there.
     """
 
     request_id: str
@@ -87,6 +88,7 @@ class RequestRecord:
     ttft_ms: float | None = None
     error_code: str | None = None
     error_param: str | None = None
+    error_detail: str | None = None
     error: BaseException | None = None
 
 

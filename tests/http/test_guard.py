@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from .fakes import FakeServing, chat, live, raw, run
+from .fakes import FakeServing, chat, live, raw, raw_chat, run
 
 KEY = {"Authorization": "Bearer sk-1"}
 ADMIN = {"Authorization": "Bearer adm"}
@@ -168,5 +168,22 @@ def test_errors_do_not_name_the_software_behind() -> None:
         async with live(FakeServing()) as server:
             reply = await server.get("/nothing")
             assert reply.headers["Server"] == "samovar"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "name", ["Authorization", "Origin", "Content-Type", "Content-Encoding", "x-session-id", "x-request-id"]
+)
+def test_bytes_that_are_no_text_in_a_header_are_the_clients_fault(name: str) -> None:
+    async def scenario() -> None:
+        async with live(api_keys=("sk-1",)) as server:
+            key = b"" if name == "Authorization" else b"Authorization: Bearer sk-1\r\n"
+            data = raw_chat(chat()).replace(
+                b"\r\n", b"\r\n" + key + name.encode() + b": Bearer \xff\xfe\r\n", 1
+            )
+            async with raw(server, data) as (reader, _):
+                status = int((await reader.readline()).split()[1])
+            assert status == 200 if name == "x-request-id" else 400 <= status < 500
 
     run(scenario())

@@ -108,6 +108,7 @@ def test_a_failure_before_the_first_token_is_a_status(stream: bool) -> None:
             assert (reply.status, reply.error["code"]) == (500, "lane_crashed")
             assert "srv" not in reply.error["message"]
             assert "Runtime" not in reply.error["message"]
+            assert server.log.records[0].error_detail == "RuntimeError at /srv/engine.py"
             server.serving.script = cancel_itself
             assert (await server.post(chat(stream=stream))).status == 503
 
