@@ -241,7 +241,6 @@ class Cell(Inbox):
                 await self._serve(context, started)
         except asyncio.CancelledError as cancelled:
             # A kill is absorbed by the scope; what gets here came from elsewhere (maybe besides a kill).
-            _uncancel()
             if not scope.cancel_called:
                 error = ForeignCancellation(f"{self.path}: cancelled from outside its own scopes")
                 error.__cause__ = cancelled
@@ -401,9 +400,3 @@ class Cell(Inbox):
 async def _ended(task: asyncio.Task[None], timeout_s: float) -> bool:
     await asyncio.wait({task}, timeout=timeout_s)
     return task.done()
-
-
-def _uncancel() -> None:
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()
