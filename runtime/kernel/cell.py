@@ -292,7 +292,8 @@ class Cell(Inbox):
                 break
             else:
                 self._envelope = None
-                await mailbox.readable()
+                mailbox.waiter = waiter = self.create_future()
+                await waiter
                 begun = perf_counter()
                 turn_end = begun + _TURN_S
                 continue

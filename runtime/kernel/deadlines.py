@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import asyncio
 
     from .promise import Promise
+
+Bucket: TypeAlias = "dict[Promise[Any], None]"
+"""Promises that expire together, oldest first."""
 
 TICK_S = 0.005
 """How much later than its deadline a promise may expire, at most."""
@@ -29,25 +32,18 @@ class Deadlines:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._buckets: dict[float, dict[Promise[Any], None]] = {}
+        self._buckets: dict[float, Bucket] = {}
 
-    def add(self, promise: Promise[Any], remaining_s: float) -> float:
-        """Watch over ``promise``, due in ``remaining_s``; return the key to give to ``discard``."""
+    def bucket(self, deadline_s: float, remaining_s: float) -> Bucket:
+        """Return where to put a promise due at ``deadline_s``, in ``remaining_s``; take it out once settled."""
         tick_s = TICK_S if remaining_s < FAR_S else FAR_TICK_S
-        due_s = (int(promise.deadline_s / tick_s) + 1) * tick_s
+        due_s = (int(deadline_s / tick_s) + 1) * tick_s
         bucket = self._buckets.get(due_s)
         if bucket is None:
             bucket = self._buckets[due_s] = {}
             self._loop.call_at(due_s, self._expire, due_s)
-        bucket[promise] = None
-        return due_s
-
-    def discard(self, promise: Promise[Any], due_s: float) -> None:
-        """Stop watching over a settled promise."""
-        bucket = self._buckets.get(due_s)
-        if bucket is not None:
-            bucket.pop(promise, None)
+        return bucket
 
     def _expire(self, due_s: float) -> None:
-        for promise in self._buckets.pop(due_s):
+        for promise in list(self._buckets.pop(due_s)):
             promise.expire()

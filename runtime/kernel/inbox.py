@@ -42,6 +42,7 @@ class Inbox:
         self.ref: ActorRef[Any] = spec.ref
         self.mailbox = Mailbox(spec.capacity, spec.overflow)
         self.now_s = system.now_s
+        self.create_future = system.loop.create_future
         self.counts = Counts()
         self.open_asks = 0
         self.deadline_s = math.inf  # of the ask in hand; nested asks inherit it
@@ -75,16 +76,17 @@ class Inbox:
         """Open the promise of an ask. Raises ActorGone, AskCycle or, for a past deadline, AskTimeout."""
         now_s = self.now_s()
         deadline_s = now_s + timeout_s
-        operation = type(message).__name__
         if caller is not None:
             deadline_s = min(deadline_s, caller.deadline_s)
             if self.system.detect_cycles and waits_for(self, caller):
-                raise AskCycle(self.path, operation, f"{self.path} is waiting for {caller.path}")
+                detail = f"{self.path} is waiting for {caller.path}"
+                raise AskCycle(self.path, type(message).__name__, detail)
         if self.mailbox.closed:
-            raise ActorGone(self.path, operation, "the actor has stopped")
+            raise ActorGone(self.path, type(message).__name__, "the actor has stopped")
         if deadline_s <= now_s:
-            raise AskTimeout(self.path, operation, "the deadline had passed before the ask was sent")
-        return Promise(self, operation, deadline_s, deadline_s - now_s)
+            detail = "the deadline had passed before the ask was sent"
+            raise AskTimeout(self.path, type(message).__name__, detail)
+        return Promise(self, message, deadline_s, deadline_s - now_s)
 
     async def enqueue_when_full(self, message: Any, promise: Promise[Any]) -> None:
         """Queue an ask that found no room, by the overflow rule. Raises ActorGone or Overloaded."""

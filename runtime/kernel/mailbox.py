@@ -80,16 +80,8 @@ class Mailbox:
             self.admit_sender()
         return envelopes
 
-    async def readable(self) -> None:
-        """Wait until something is in a lane or ``wake`` is called."""
-        self.waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self.waiter
-        finally:
-            self.waiter = None
-
     def wake(self) -> None:
-        """Release the reader, whatever is queued."""
+        """Release the reader, which waits on ``waiter``, whatever is queued."""
         waiter, self.waiter = self.waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

@@ -23,18 +23,23 @@ class Promise(Generic[R]):
     promise is failed, never cancelled: a cancellation would look to the asker like its own.
     """
 
-    __slots__ = ("_due_s", "_open", "deadline_s", "deferred", "future", "inbox", "operation")
+    __slots__ = ("_bucket", "_message", "_open", "deadline_s", "deferred", "future", "inbox")
 
-    def __init__(self, inbox: Inbox, operation: str, deadline_s: float, remaining_s: float) -> None:
-        system = inbox.system
-        self.future: asyncio.Future[R] = system.loop.create_future()
+    def __init__(self, inbox: Inbox, message: object, deadline_s: float, remaining_s: float) -> None:
+        self.future: asyncio.Future[R] = inbox.create_future()
         self.inbox = inbox
-        self.operation = operation
         self.deadline_s = deadline_s
         self.deferred = False
-        self._due_s = system.deadlines.add(self, remaining_s)
+        self._message = message
         self._open = True
+        self._bucket = bucket = inbox.system.deadlines.bucket(deadline_s, remaining_s)
+        bucket[self] = None
         inbox.open_asks += 1
+
+    @property
+    def operation(self) -> str:
+        """The type of the ask, for errors."""
+        return type(self._message).__name__
 
     @property
     def closed(self) -> bool:
@@ -76,6 +81,6 @@ class Promise(Generic[R]):
         self._open = False
         inbox = self.inbox
         inbox.open_asks -= 1
-        inbox.system.deadlines.discard(self, self._due_s)
+        self._bucket.pop(self, None)
         if self.deferred:
             inbox.forget(self)
