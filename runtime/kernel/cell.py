@@ -275,7 +275,7 @@ class Cell(Inbox):
         await self._handle_messages(actor)
         await actor.stopped()
 
-    async def _handle_messages(self, actor: Actor[Any]) -> None:  # noqa: C901, PLR0912 - one loop, no calls
+    async def _handle_messages(self, actor: Actor[Any]) -> None:  # noqa: C901, PLR0912, PLR0915 - one loop, no calls
         """Read the mailbox until the actor is to end. The kernel's hot path: mind every line."""
         mailbox, tap, receive, counts = self.mailbox, self.system.tap, actor.receive, self.counts
         system, user = mailbox.system, mailbox.user
