@@ -8,6 +8,7 @@ run are the lanes' knowledge; a restarted scheduler asks for them and goes on.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
@@ -346,9 +347,14 @@ class Scheduler:
         it did not get to run in time; being cancelled withdraws the request.
         """
         try:
-            return await self.ref.ask(Submit(request), timeout_s)
-        except ActorCrashed:
-            return await self.ref.ask(Submit(request), timeout_s)
+            try:
+                return await self.ref.ask(Submit(request), timeout_s)
+            except ActorCrashed:
+                return await self.ref.ask(Submit(request), timeout_s)
+        except asyncio.CancelledError:
+            # It may have got its row in the very moment in which its client left.
+            self.ref.tell(Cancel(request.id))
+            raise
 
     def close_admission(self) -> None:
         """Refuse every new request from now on."""

@@ -21,6 +21,8 @@ class LineLog:
         """Write the line."""
         if record.error is not None:
             _log.error("request_error", request_id=record.request_id, exc_info=record.error)
+        if record.error_detail is not None:
+            _log.error("reply_failed", request_id=record.request_id, detail=record.error_detail)
         log_request(
             RequestLine(
                 request_id=record.request_id,

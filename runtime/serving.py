@@ -49,6 +49,7 @@ class TreeServing:
         self._version = version()
         self.system: ActorSystem | None = None
         self.draining = False
+        self._was_ready = False
 
     def model(self) -> ModelInfo:
         """Return the served model."""
@@ -63,11 +64,13 @@ class TreeServing:
         return await self._scheduler.submit(request, self._queue_timeout_s)
 
     def readiness(self) -> Readiness:
-        """Ready when the whole tree runs and is not draining."""
+        """Ready when the whole tree runs and is not draining; recovering when it once was up."""
         if self.system is None:
             return Readiness(ready=False, detail={"tree": "starting"})
         down = {f.path: f.state for f in self.system.figures() if f.state != "running" and f.path != "http"}
-        return Readiness(ready=not down and not self.draining, draining=self.draining, detail=down)
+        ready = not down and not self.draining
+        self._was_ready = self._was_ready or ready
+        return Readiness(ready, self.draining, recovering=self._was_ready and bool(down), detail=down)
 
     async def stats(self) -> Mapping[str, object]:
         """Return the parts of ``/stats`` that exist; a part whose actor does not answer is null."""

@@ -15,7 +15,7 @@ Schema: TypeAlias = "dict[str, object]"
 T = TypeVar("T")
 
 
-class Mismatch(ValueError):  # noqa: N818 - reads as what it is, and never leaves this package
+class Mismatch(ValueError):
     """A raw value is not of the kind. ``expected`` says in words what would be."""
 
     def __init__(self, expected: str) -> None:

@@ -67,7 +67,7 @@ class Server:
         "Origins that browsers may call from.",
     )
     max_body: int = key(
-        Size(least=1024, most=GIB), 32 * MIB, "Largest request body; a larger one is answered 413."
+        Size(least=1024, most=GIB), 16 * MIB, "Largest request body; a larger one is answered 413."
     )
     request_timeout: float = key(
         Duration(zero_means="no limit"),

@@ -41,20 +41,15 @@ class ChatRoutes:
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """Answer one call. The generation is cancelled on every way out but its own end."""
         readiness = self._serving.readiness()
-        if not readiness.ready:
+        if not readiness.accepting:
             raise not_ready(draining=readiness.draining)
         body = await read_object(request, self._options.max_body_bytes)
         call = parse_chat(body, request.headers, self._serving.model(), self._serving.aliases())
         exchange = request[EXCHANGE]
         exchange.call = call
-        stream = await self._admit(call, exchange)
-        created_s = int(time.time())
-        try:
-            if call.stream:
-                return await self._streamed(request, exchange, stream, ChunkEncoder(call, created_s))
-            return await _whole(exchange, stream, WholeReply(call, created_s))
-        finally:
-            stream.cancel()
+        if call.stream:
+            return await self._streamed(request, exchange, call)
+        return await self._whole(exchange, call)
 
     async def _admit(self, call: ChatCall, exchange: Exchange) -> RequestStream:
         admission = await self._serving.submit(call.request)
@@ -64,35 +59,44 @@ class ChatRoutes:
         exchange.prompt_tokens = admission.prompt_tokens
         return admission.stream
 
-    async def _streamed(
-        self,
-        request: web.Request,
-        exchange: Exchange,
-        stream: RequestStream,
-        chunks: ChunkEncoder,
-    ) -> web.StreamResponse:
+    async def _streamed(self, request: web.Request, exchange: Exchange, call: ChatCall) -> web.StreamResponse:
         events = exchange.events = EventStream(request, self._options.keep_alive_s)
-        pending = chunks.role()
-        async with events.kept_alive():
-            while True:
+        chunks = ChunkEncoder(call, int(time.time()))
+        async with events.kept_alive():  # the wait for a row included
+            stream = await self._admit(call, exchange)
+            try:
+                await _pump(stream, events, chunks, exchange)
+            finally:
+                stream.cancel()
+        return events.response
+
+    async def _whole(self, exchange: Exchange, call: ChatCall) -> web.Response:
+        stream = await self._admit(call, exchange)
+        reply = WholeReply(call, int(time.time()))
+        try:
+            ending = None
+            while ending is None:
                 text, entries, ending = settle(await stream.take())
-                data = chunks.delta(text, entries)
-                if ending is not None:
-                    finished = _finished(ending, exchange)
-                    await events.finish(pending + data + chunks.last(finished, stream.times))
-                    return events.response
-                if data:
-                    await events.write(pending + data)
-                    pending = b""
+                reply.add(text, entries)
+            body = reply.body(_finished(ending, exchange), stream.times)
+        finally:
+            stream.cancel()
+        return web.Response(body=body, content_type="application/json")
 
 
-async def _whole(exchange: Exchange, stream: RequestStream, reply: WholeReply) -> web.Response:
+async def _pump(stream: RequestStream, events: EventStream, chunks: ChunkEncoder, exchange: Exchange) -> None:
+    """Write what the stream brings until it ends; one write for all that has collected."""
+    pending = chunks.role()
     while True:
         text, entries, ending = settle(await stream.take())
-        reply.add(text, entries)
+        data = chunks.delta(text, entries)
         if ending is not None:
-            body = reply.body(_finished(ending, exchange), stream.times)
-            return web.Response(body=body, content_type="application/json")
+            finished = _finished(ending, exchange)
+            await events.finish(pending + data + chunks.last(finished, stream.times))
+            return
+        if data:
+            await events.write(pending + data)
+            pending = b""
 
 
 def _finished(ending: Finished | Cancelled | Failed, exchange: Exchange) -> Finished:

@@ -94,7 +94,7 @@ class StateRoutes:
 
     def _model(self) -> ModelInfo:
         readiness = self._serving.readiness()
-        if not readiness.ready and not readiness.draining:
+        if not (readiness.ready or readiness.recovering or readiness.draining):
             raise not_ready(draining=False)
         return self._serving.model()
 

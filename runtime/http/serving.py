@@ -18,11 +18,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether requests can be served now. ``detail`` names what is missing, by component."""
+    """Whether the whole tree is up. ``detail`` names what is missing, by component.
+
+    ``recovering`` says that it has been up and a part of it is restarting: requests are still taken, since
+    they need only wait a moment.
+    """
 
     ready: bool
     draining: bool = False
+    recovering: bool = False
     detail: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    @property
+    def accepting(self) -> bool:
+        """Whether new requests are taken."""
+        return (self.ready or self.recovering) and not self.draining
 
 
 class Serving(Protocol):

@@ -35,7 +35,7 @@ class Deadlines:
         self._buckets: dict[float, Bucket] = {}
 
     def bucket(self, deadline_s: float, remaining_s: float) -> Bucket:
-        """Return where to put a promise due at ``deadline_s``, in ``remaining_s``; once settled, take it out."""
+        """Return where a promise due at ``deadline_s``, in ``remaining_s``, stays until it is settled."""
         tick_s = TICK_S if remaining_s < FAR_S else FAR_TICK_S
         due_s = (int(deadline_s / tick_s) + 1) * tick_s
         bucket = self._buckets.get(due_s)

@@ -66,9 +66,13 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
 
 @virtual
 async def test_more_requests_than_rows_are_served_in_order() -> None:
-    async with serving(batch=2, queue=10) as tree:
-        streams = await asyncio.gather(*(tree.admitted(f"r{n}") for n in range(6)))
-        for stream in streams:
+    engine = FakeEngine(gated=True)
+    async with serving(batch=2, queue=10, engine=engine) as tree:
+        admissions = [asyncio.ensure_future(tree.admitted(f"r{n}")) for n in range(6)]
+        while len(engine.inserted) < 2:  # both first rows are in before the first step
+            await tree.kit.settle()
+        engine.gated = False
+        for stream in await asyncio.gather(*admissions):
             events = await drain(stream)
             assert text(events) == "97.0 97.1 97.2 "
             assert isinstance(events[-1], Finished)
@@ -264,3 +268,18 @@ async def test_a_model_that_cannot_be_loaded_stops_the_start() -> None:
     assert isinstance(raised.value.__cause__, ModelUnreadable)
     await tree.kit.system.stop()
     tree.pool.close()
+
+
+@virtual
+async def test_a_client_that_leaves_in_the_moment_it_is_admitted_gives_its_row_back() -> None:
+    engine = FakeEngine(gated=True)
+    async with serving(batch=1, engine=engine) as tree:
+        leaver = asyncio.ensure_future(tree.submit("leaver", max_tokens=1000))
+        await asyncio.sleep(0)
+        while not leaver._fut_waiter.done():  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+        leaver.cancel()  # answered, but not awake yet
+        await tree.kit.advance(0.1)
+        assert leaver.cancelled()
+        figures = await tree.scheduler.figures(1.0)
+        assert (figures.admitted, figures.cancelled, figures.running) == (1, 1, 0)
