@@ -28,10 +28,21 @@ READY = Readiness(ready=True, detail={"lanes": "up"})
 INFO = ModelInfo("smollm2", 8192, 49152, "float32", 0.7, 1_700_000_000)
 
 
+LIMIT_S = 15.0
+
+
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run on the event loop that ``samovar serve`` uses."""
+    """Run on the event loop that ``samovar serve`` uses, for at most ``LIMIT_S``.
+
+    The usual limit of a test does not reach into uvloop: its signal is only seen when the loop wakes.
+    """
+
+    async def limited() -> T:
+        async with asyncio.timeout(LIMIT_S):
+            return await work
+
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work)
+        return runner.run(limited())
 
 
 def finished(request_id: str, tokens: int = 3, reason: Any = "stop", text: str = "") -> Finished:
@@ -61,11 +72,15 @@ async def say_paris(stream: RequestStream, request: GenerationRequest) -> None:
 
 @dataclass
 class FakeServing:
-    """Runs ``script`` for every admitted request. ``refuse`` may answer or raise instead."""
+    """Runs ``script`` for every admitted request. ``refuse`` may answer or raise instead.
+
+    Where ``queued`` is given, every request waits for it before it is admitted or refused.
+    """
 
     script: Script = say_paris
     refuse: Callable[[GenerationRequest], Admission | None] = lambda _: None
     ready: Readiness = READY
+    queued: asyncio.Event | None = None
     names: Sequence[str] = ("gpt-4o",)
     actors: tuple[str, ...] = ("serving/lanes/0", "serving/scheduler")
     requests: list[GenerationRequest] = field(default_factory=list)
@@ -85,6 +100,8 @@ class FakeServing:
         self.requests.append(request)
         self.arrivals.release()
         refused = self.refuse(request)
+        if self.queued is not None:
+            await self.queued.wait()
         if refused is not None:
             return refused
         stream = RequestStream(request.id, lambda _: self._cancel(stream))

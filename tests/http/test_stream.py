@@ -217,6 +217,35 @@ def test_silence_is_broken_by_comments_that_open_the_stream() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("refused", [None, Refused("context_length_exceeded", "too long")])
+def test_a_stream_is_kept_alive_while_it_waits_for_its_row(refused: Refused | None) -> None:
+    async def scenario() -> None:
+        serving = FakeServing(refuse=lambda _: refused, queued=asyncio.Event())
+        async with live(serving, keep_alive_s=0.01) as server:
+            async with raw(server, raw_chat(STREAM)) as (reader, _):
+                await reader.readuntil(b": keep-alive\n\n")
+                assert serving.queued is not None
+                serving.queued.set()
+                rest = await reader.readuntil(b"0\r\n\r\n")
+            if refused is None:
+                assert b"[DONE]" in rest
+            else:
+                assert b'"code":"context_length_exceeded"' in rest
+                assert b"[DONE]" not in rest
+
+    run(scenario())
+
+
+def test_requests_are_taken_while_a_part_restarts() -> None:
+    async def scenario() -> None:
+        ready = Readiness(ready=False, recovering=True, detail={"serving/lanes/0": "restarting"})
+        async with live(FakeServing(ready=ready)) as server:
+            assert (await server.post(chat())).status == 200
+            assert (await server.get("/ready")).status == 503
+
+    run(scenario())
+
+
 def test_a_stream_that_was_kept_alive_is_whole_and_a_failure_in_it_is_an_event() -> None:
     async def late(stream: RequestStream, request: GenerationRequest) -> None:
         await asyncio.sleep(0.05)
