@@ -8,7 +8,7 @@ and one ``RowEnded`` to the row's owner; if the lane crashes, the owner sees ``T
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from ..runtime.engine.lane import Drop, Insert, LaneCommand, Step, run_lane
@@ -63,20 +63,48 @@ class LaneSteps:
     steps: tuple[Step, ...]
 
 
+@dataclass(slots=True)
+class LaneTotals:
+    """What a lane's ended incarnations did. Outlives them: counters never go backwards."""
+
+    peak_rows: int = 0
+    steps: int = 0
+    decoded_tokens: int = 0
+    prefilled_tokens: int = 0
+
+    def absorb(self, figures: LaneFigures) -> None:
+        """Add an incarnation that has ended."""
+        total = self.with_(figures)
+        self.peak_rows, self.steps = total.peak_rows, total.steps
+        self.decoded_tokens, self.prefilled_tokens = total.decoded_tokens, total.prefilled_tokens
+
+    def with_(self, figures: LaneFigures) -> LaneFigures:
+        """Return ``figures`` of the present incarnation with the earlier ones counted in."""
+        return replace(
+            figures,
+            peak_rows=max(self.peak_rows, figures.peak_rows),
+            steps=self.steps + figures.steps,
+            decoded_tokens=self.decoded_tokens + figures.decoded_tokens,
+            prefilled_tokens=self.prefilled_tokens + figures.prefilled_tokens,
+        )
+
+
 LaneMessage: TypeAlias = StartRow | CancelRow | GetRows | GetFigures | LaneSteps
 
 
 class GenerationActor(Actor[LaneMessage]):
     """One lane. ``backend`` makes a fresh backend; it is opened, used and closed on the lane's thread."""
 
-    def __init__(self, backend: Callable[[], LaneBackend]) -> None:
+    def __init__(self, backend: Callable[[], LaneBackend], totals: LaneTotals) -> None:
         self._backend = backend
+        self._totals = totals
         self._rows: dict[str, StartRow] = {}
         self._figures = LaneFigures()
         self._thread: PinnedThread[LaneCommand, Step] | None = None
 
     async def started(self) -> None:
         """Start the thread and wait until its model is loaded. Raises what loading raises."""
+        self.ctx.on_end(self._leave_totals)
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[ModelInfo] = loop.create_future()
 
@@ -107,9 +135,12 @@ class GenerationActor(Actor[LaneMessage]):
             case GetRows():
                 self.ctx.reply(message, tuple(self._rows.values()))
             case GetFigures():
-                self.ctx.reply(message, self._figures)
+                self.ctx.reply(message, self._totals.with_(self._figures))
             case _:
                 assert_never(message)
+
+    async def _leave_totals(self) -> None:
+        self._totals.absorb(self._figures)
 
     def _start(self, row: StartRow) -> None:
         if row.stream.ended:

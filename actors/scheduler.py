@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from ..runtime.engine.errors import EngineError
@@ -39,17 +39,28 @@ class SchedulerOptions:
     max_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerFigures:
-    """``queued`` and ``running`` are now; the others count since the actor last started."""
+@dataclass(slots=True)
+class SchedulerCounts:
+    """How many requests went which way. Outlives the actor's incarnations: counters never go backwards."""
 
-    queued: int = 0
-    running: int = 0
     admitted: int = 0
     refused: int = 0
     cancelled: int = 0
     failed: int = 0
     finished: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerFigures:
+    """``queued`` and ``running`` are now; the others count since the process started."""
+
+    queued: int
+    running: int
+    admitted: int
+    refused: int
+    cancelled: int
+    failed: int
+    finished: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +149,8 @@ class SchedulerActor(Actor[SchedulerMessage]):
         model: ModelInfo,
         pool: BlockingPool,
         options: SchedulerOptions,
+        *,
+        counts: SchedulerCounts,
     ) -> None:
         self._places = [_Place(lane) for lane in lanes]
         self._codec = codec
@@ -148,7 +161,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
         self._queue: deque[_Waiting] = deque()
         self._drains: list[Deferred[None]] = []
         self._open = True
-        self._counts = SchedulerFigures()
+        self._counts = counts
 
     async def started(self) -> None:
         """Watch the lanes and account for rows that run since before a restart."""
@@ -234,7 +247,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
         return RowRequest(request.id, tokens, max_tokens, sampling, request.stop, request.top_logprobs)
 
     def _refuse(self, answer: Deferred[Admission], refusal: Refused) -> None:
-        self._count(refused=1)
+        self._counts.refused += 1
         answer.reply(refusal)
 
     # -- placement --------------------------------------------------------------------------------------
@@ -252,11 +265,11 @@ class SchedulerActor(Actor[SchedulerMessage]):
         if not waiting.answer.reply(Admitted(stream, len(waiting.row.tokens))):
             return  # the client left
         stream.started_s = self.ctx.now_s()
-        self._count(admitted=1)
+        self._counts.admitted += 1
         if place.lane.start(waiting.row, stream, self.ctx.self):
             place.rows[request_id] = stream
         else:
-            self._count(failed=1)
+            self._counts.failed += 1
             stream.push(Failed(request_id, "lane_unavailable", f"{place.lane.ref.path} takes no requests"))
 
     def _ask_to_cancel(self, request_id: str) -> None:
@@ -269,7 +282,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
         """Drop queued requests whose client has gone."""
         staying = [waiting for waiting in self._queue if not waiting.answer.closed]
         if len(staying) < len(self._queue):
-            self._count(cancelled=len(self._queue) - len(staying))
+            self._counts.cancelled += len(self._queue) - len(staying)
             self._queue = deque(staying)
 
     # -- out ------------------------------------------------------------------------------------------
@@ -284,11 +297,11 @@ class SchedulerActor(Actor[SchedulerMessage]):
         if place.rows.pop(message.event.id, None) is not None:
             match message.event:
                 case Finished():
-                    self._count(finished=1)
+                    self._counts.finished += 1
                 case Cancelled():
-                    self._count(cancelled=1)
+                    self._counts.cancelled += 1
                 case Failed():
-                    self._count(failed=1)
+                    self._counts.failed += 1
         self._dispatch()
 
     def _lane_ended(self, message: Terminated) -> None:
@@ -297,7 +310,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
         rows, place.rows = place.rows, {}
         cause = message.failure.error if message.failure is not None else message.reason
         for request_id, stream in rows.items():
-            self._count(failed=1)
+            self._counts.failed += 1
             stream.push(Failed(request_id, "lane_crashed", f"the lane serving this request failed: {cause}"))
         self.ctx.watch(message.ref)
         self._dispatch()
@@ -314,15 +327,11 @@ class SchedulerActor(Actor[SchedulerMessage]):
 
     # -- figures ----------------------------------------------------------------------------------------
 
-    def _count(self, **more: int) -> None:
-        for name, by in more.items():
-            self._counts = replace(self._counts, **{name: getattr(self._counts, name) + by})
-
     def _figures(self) -> SchedulerFigures:
-        return replace(
-            self._counts,
+        return SchedulerFigures(
             queued=len(self._preparing) + len(self._queue),
             running=sum(len(place.rows) for place in self._places),
+            **asdict(self._counts),
         )
 
 

@@ -21,7 +21,7 @@ def run(args: Namespace) -> int:
     configure_logging(loaded.config.logging)
     for warning in loaded.warnings:
         get_logger("samovar.config").warning("setting_ignored", key=warning.key, reason=str(warning))
-    from ..app import serve  # noqa: PLC0415 - loads MLX and aiohttp
+    from ..serve import serve  # noqa: PLC0415 - loads MLX and aiohttp
 
     try:
         code = serve(loaded.config)

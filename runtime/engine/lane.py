@@ -64,26 +64,33 @@ class CommandPort(Protocol):
 def run_lane(backend: LaneBackend, port: CommandPort, opened: Callable[[ModelInfo], None]) -> None:
     """Open ``backend``, say so, and serve commands until told to stop. The lane's thread only.
 
-    Whatever the backend raises leaves through here and is a crash of the lane. The backend is closed on
-    every path.
+    Whatever the backend raises leaves through here and is a crash of the lane; its last figures go out
+    before it. The backend is closed on every path.
     """
     try:
         opened(backend.open())
-        figures_due_s = 0.0
-        while not port.stopping:
-            for command in port.take() if backend.busy else port.wait():
-                _obey(backend, command)
-            if not backend.busy:
-                continue
-            events = backend.step()
-            now_s = time.monotonic()
-            send_figures = now_s >= figures_due_s or not backend.busy
-            if send_figures:
-                figures_due_s = now_s + FIGURES_EVERY_S
-            if events or send_figures:
-                port.emit([Step(tuple(events), backend.figures() if send_figures else None)])
+        try:
+            _serve(backend, port)
+        finally:
+            port.emit([Step((), backend.figures())])
     finally:
         backend.close()
+
+
+def _serve(backend: LaneBackend, port: CommandPort) -> None:
+    figures_due_s = 0.0
+    while not port.stopping:
+        for command in port.take() if backend.busy else port.wait():
+            _obey(backend, command)
+        if not backend.busy:
+            continue
+        events = backend.step()
+        now_s = time.monotonic()
+        send_figures = now_s >= figures_due_s or not backend.busy
+        if send_figures:
+            figures_due_s = now_s + FIGURES_EVERY_S
+        if events or send_figures:
+            port.emit([Step(tuple(events), backend.figures() if send_figures else None)])
 
 
 def _obey(backend: LaneBackend, command: LaneCommand) -> None:

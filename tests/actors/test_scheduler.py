@@ -6,7 +6,7 @@ import pytest
 from samovar.actors.requests import Refused
 from samovar.actors.scheduler import Submit
 from samovar.runtime.engine.errors import ModelUnreadable
-from samovar.runtime.engine.port import Cancelled, Failed, Finished
+from samovar.runtime.engine.port import Cancelled, Failed, Finished, Prefilled
 from samovar.runtime.kernel import ActorCrashed, AskTimeout, InjectedCrash, StartFailed
 
 from tests.kit import virtual
@@ -145,6 +145,10 @@ async def test_a_lane_crash_reaches_every_client_it_touched_and_no_other() -> No
     async with serving(batch=2, queue=4, engine=engine) as tree:
         touched = [await tree.admitted("a"), await tree.admitted("b")]
         queued = asyncio.ensure_future(tree.admitted("c"))
+        while len(engine.inserted) < 2:
+            await tree.kit.settle()
+        engine.allow(1)
+        assert await touched[0].take() == [Prefilled("a", 2, 2)]
         engine.crash = RuntimeError("device lost")
         engine.allow(1)
         for stream in touched:
@@ -159,6 +163,8 @@ async def test_a_lane_crash_reaches_every_client_it_touched_and_no_other() -> No
         assert failure.incarnation == 1
         assert (engine.opened, engine.closed) == (2, 1)
         assert (await tree.scheduler.figures(1.0)).failed == 2
+        figures = await tree.lanes[0].figures(1.0)
+        assert (figures.steps, figures.rows) == (6, 0)  # the step before the crash is not forgotten
 
 
 @virtual
@@ -214,7 +220,7 @@ async def test_a_scheduler_crash_loses_no_request() -> None:
         await tree.kit.advance(1.0)
         tree.kit.failure("scheduler")
         figures = await tree.scheduler.figures(1.0)
-        assert (figures.running, figures.queued) == (1, 1)
+        assert (figures.running, figures.queued, figures.admitted) == (1, 1, 1)
         engine.gated = False
         assert isinstance((await drain(running))[-1], Finished)
         assert isinstance((await drain(await queued))[-1], Finished)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from samovar.actors.generation import GenerationActor, Lane
+from samovar.actors.generation import GenerationActor, Lane, LaneTotals
 from samovar.actors.requests import Admission, Admitted, GenerationRequest
-from samovar.actors.scheduler import Scheduler, SchedulerActor, SchedulerOptions
+from samovar.actors.scheduler import Scheduler, SchedulerActor, SchedulerCounts, SchedulerOptions
 from samovar.runtime.engine.port import Delta
 from samovar.runtime.kernel import BlockingPool, ChildSpec, RestartLimit, SupervisorSpec
 
@@ -54,14 +55,17 @@ def serving(
     engine = engine or FakeEngine()
     pool = BlockingPool("tokenise", 1, limit=100)
     lane_specs = [
-        ChildSpec(str(n), lambda: GenerationActor(engine.backend), capacity=100, on_restart="drop")
+        ChildSpec(
+            str(n), partial(GenerationActor, engine.backend, LaneTotals()), capacity=100, on_restart="drop"
+        )
         for n in range(lanes)
     ]
     faces = [Lane(spec.ref) for spec in lane_specs]
     options = SchedulerOptions(batch=batch, queue=queue, max_tokens=16)
+    counts = SchedulerCounts()
     scheduler = ChildSpec(
         "scheduler",
-        lambda: SchedulerActor(faces, engine.codec(), engine.info(), pool, options),
+        lambda: SchedulerActor(faces, engine.codec(), engine.info(), pool, options, counts=counts),
         capacity=100,
         on_restart="drop",
     )

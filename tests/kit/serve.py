@@ -11,11 +11,11 @@ import asyncio
 import sys
 
 import uvloop
-from samovar.runtime.app import StartError, run
 from samovar.runtime.config import ConfigError, load
 from samovar.runtime.engine.errors import ModelUnreadable
 from samovar.runtime.logs import configure_logging
 from samovar.runtime.requestlog import LineLog
+from samovar.runtime.serve import StartError, run
 
 from tests.kit.engine import FakeEngine
 

@@ -1,0 +1,172 @@
+"""The server's life: from a configuration to an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+import uvloop
+
+from .app import build_tree
+from .engine.errors import ModelError
+from .http.actor import GetAddress
+from .kernel import ActorSystem, AskError, StartFailed
+from .logs import get_logger
+from .observer import LogObserver
+from .progress import shown_progress
+from .requestlog import LineLog
+
+if TYPE_CHECKING:
+    from .app import Engine, Tree
+    from .config import Config
+    from .engine.loading import DtypePolicy
+    from .http.serving import RequestLog
+
+EXIT_OK, EXIT_FAILED, EXIT_GAVE_UP = 0, 1, 70
+
+_log = get_logger("samovar.server")
+
+
+class StartError(Exception):
+    """The server could not start. ``code`` is that of the cause; the message names the setting at fault.
+
+    ``usage`` says that it cannot ever start with these settings.
+    """
+
+    retryable = False
+
+    def __init__(self, message: str, code: str, *, usage: bool) -> None:
+        super().__init__(message)
+        self.code = code
+        self.usage = usage
+
+
+def serve(config: Config) -> int:
+    """Serve until SIGINT or SIGTERM, or until the root supervisor gives up; return the exit code.
+
+    0: stopped in order. 1: active requests outlasted ``shutdown_timeout``. 70: the root supervisor gave up.
+    Raises StartError when it could not start. Main thread only. The caller should end the process with
+    ``os._exit``: a thread that would not stop may still run.
+    """
+    try:
+        engine = _mlx_engine(config)
+    except ModelError as error:
+        raise _start_error(error) from error
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run(config, engine, LineLog()))
+
+
+async def run(config: Config, engine: Engine, log: RequestLog) -> int:
+    """Run a tree on this loop until it is to end; return the exit code."""
+    tree = build_tree(config, engine, log)
+    system = ActorSystem(tree.root, observer=LogObserver())
+    tree.serving.system = system
+    stop = _stop_on_signals()
+    try:
+        code = await _live(system, tree, config, stop)
+    finally:
+        await system.stop()
+        tree.pool.close()
+    return code
+
+
+async def _live(system: ActorSystem, tree: Tree, config: Config, stop: asyncio.Event) -> int:
+    begun_s = system.now_s()
+    starting = asyncio.ensure_future(system.start())
+    if not await _first(starting, stop):
+        return EXIT_OK  # told to stop before it was up
+    if (error := starting.exception()) is not None:
+        raise _start_error(error) from error
+    _log.info(
+        "ready",
+        address=await tree.http.ref.ask(GetAddress(), 1.0),
+        model=tree.serving.model().id,
+        dtype=tree.serving.model().dtype,
+        start_s=round(system.now_s() - begun_s, 3),
+    )
+    _calm_collector()
+    giving_up = asyncio.ensure_future(system.wait())
+    if await _first(giving_up, stop):
+        _log.error("giving_up", failure=str(giving_up.result()))
+        return EXIT_GAVE_UP
+    return await _drain(tree, config.server.shutdown_timeout)
+
+
+def _calm_collector() -> None:
+    """Keep what lives as long as the process out of the garbage collector's full passes.
+
+    Measured with 512 streaming clients: full collections stopped the loop for 85 to 97 ms, and not at all
+    afterwards.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
+
+
+async def _drain(tree: Tree, timeout_s: float) -> int:
+    """Not ready → no admission → active requests finish, within ``timeout_s``."""
+    tree.serving.draining = True
+    _log.info("draining", timeout_s=timeout_s)
+    try:
+        await tree.scheduler.drain(timeout_s)
+    except AskError as error:
+        _log.error("drain_incomplete", error=str(error))
+        return EXIT_FAILED
+    _log.info("drained")
+    return EXIT_OK
+
+
+async def _first(work: asyncio.Future[Any], stop: asyncio.Event) -> bool:
+    """Wait for ``work`` or ``stop``; True when the work ended first. It is cancelled otherwise."""
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({work, stopping}, return_when="FIRST_COMPLETED")
+    stopping.cancel()
+    if not work.done():
+        work.cancel()
+        await asyncio.wait({work})
+        return False
+    return True
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+
+    def on_signal(name: str) -> None:
+        if stop.is_set():
+            _log.warning("forced", signal=name)
+            os._exit(EXIT_FAILED)
+        _log.info("stopping", signal=name)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number.name)
+    return stop
+
+
+def _start_error(error: BaseException) -> StartError:
+    cause = error.__cause__ if isinstance(error, StartFailed) and error.__cause__ else error
+    code = getattr(cause, "code", "start_failed")
+    if isinstance(cause, ModelError):
+        return StartError(f"model.path: {cause}", code, usage=not cause.retryable)
+    return StartError(str(cause), code, usage=False)
+
+
+def _mlx_engine(config: Config) -> Engine:
+    """Fetch, convert and name the configured model. Raises ModelError."""
+    from .engine.assemble import assemble  # noqa: PLC0415 - another engine should not cost loading MLX
+    from .engine.backend import BackendOptions  # noqa: PLC0415
+
+    options = BackendOptions(config.lanes.batch, config.lanes.prefill_chunk, config.lanes.decode_gap * 1000.0)
+    with shown_progress(sys.stderr) as progress:
+        return assemble(
+            config.model.path,
+            options,
+            dtype=cast("DtypePolicy", config.model.dtype),
+            context_length=config.model.context_length,
+            progress=progress,
+        )
