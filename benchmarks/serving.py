@@ -4,8 +4,8 @@
 
 Without ``--model`` the default model is used, dequantised to float32 once into a temporary folder, because
 that is what both compute with on a CPU. Both servers stay up and the measurements alternate, so that
-whatever else the machine does falls on both. Prompts are never repeated: no prefix cache helps either. Both
-get OpenBLAS.
+whatever else the machine does falls on both. Prompts differ from their first words on (the system message's),
+so no prefix cache helps either. Both get OpenBLAS.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Contender:
     command: list[str]
     port: int
     ttft_s: dict[int, list[float]] = field(default_factory=dict)
-    tps: dict[int, list[float]] = field(default_factory=dict)
+    tps: dict[str, list[float]] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -106,10 +106,10 @@ class Contender:
 
 @dataclass
 class Reply:
-    """Times (s) of one streamed reply, from the request's first byte."""
+    """When (s, on one clock) a reply was asked for and when each of its content chunks came."""
 
-    first_s: float
-    last_s: float
+    asked_s: float
+    chunks_s: list[float]
     tokens: int
 
 
@@ -120,17 +120,20 @@ def environment() -> dict[str, str]:
     return {**os.environ, **preload, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
-def prompt(words: int, chance: random.Random) -> str:
-    """Return a prompt that no server has seen: the number comes first, so no prefix is shared either."""
+def prompt(words: int, chance: random.Random) -> list[dict[str, str]]:
+    """Return messages that no server has seen: they differ from the first words of the system message on."""
     text = " ".join(chance.choice(WORDS) for _ in range(words))
-    return f"{next(_numbers)} {chance.random()}: continue this list of words for as long as you can: {text}"
+    return [
+        {"role": "system", "content": f"{next(_numbers)} {chance.random()}"},
+        {"role": "user", "content": f"Continue this list of words for as long as you can: {text}"},
+    ]
 
 
-def stream(port: int, text: str, tokens: int) -> Reply:
+def stream(port: int, messages: list[dict[str, str]], tokens: int) -> Reply:
     """Ask for a streamed reply of ``tokens`` tokens and time it; every content chunk is one token."""
     body = {
         "model": "default_model",
-        "messages": [{"role": "user", "content": text}],
+        "messages": messages,
         "stream": True,
         "stream_options": {"include_usage": True},
         "max_tokens": tokens,
@@ -142,7 +145,8 @@ def stream(port: int, text: str, tokens: int) -> Reply:
     response = connection.getresponse()
     if response.status != http.HTTPStatus.OK:
         raise RuntimeError(f"{response.status}: {response.read()!r}")
-    first_s, last_s, usage = 0.0, 0.0, 0
+    chunks_s: list[float] = []
+    usage = 0
     while line := response.readline():
         if not line.startswith(b"data: {"):
             continue
@@ -150,34 +154,43 @@ def stream(port: int, text: str, tokens: int) -> Reply:
         usage = (event.get("usage") or {}).get("completion_tokens", usage)
         choices = event.get("choices") or []
         if choices and (choices[0].get("delta") or {}).get("content"):
-            last_s = time.perf_counter() - begun
-            first_s = first_s or last_s
+            chunks_s.append(time.perf_counter())
     connection.close()
-    assert first_s, "no content came"
-    return Reply(first_s, last_s, usage)
+    assert chunks_s, "no content came"
+    return Reply(begun, chunks_s, usage)
 
 
 def measure_ttft(contender: Contender, words: int, chance: random.Random) -> None:
     reply = stream(contender.port, prompt(words, chance), 2)
-    contender.ttft_s.setdefault(words, []).append(reply.first_s)
+    contender.ttft_s.setdefault(words, []).append(reply.chunks_s[0] - reply.asked_s)
 
 
 def measure_streams(contender: Contender, streams: int, tokens: int, chance: random.Random) -> None:
-    """Decode ``streams`` replies at once; the rate counts from the slowest first token to the last one."""
-    texts = [prompt(20, chance) for _ in range(streams)]
+    """Stream replies at once and note two rates.
+
+    ``decode``: content chunks (one token each) in the time in which every stream was decoding. ``whole``: all
+    tokens over the time from the first request to the last token, prefill included.
+    """
+    conversations = [prompt(20, chance) for _ in range(streams)]
     replies: list[Reply] = []
     threads = [
-        threading.Thread(target=lambda text=text: replies.append(stream(contender.port, text, tokens)))
-        for text in texts
+        threading.Thread(
+            target=lambda messages=messages: replies.append(stream(contender.port, messages, tokens))
+        )
+        for messages in conversations
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(replies) == streams, "a stream failed"
-    took_s = max(reply.last_s for reply in replies) - min(reply.first_s for reply in replies)
-    decoded = sum(reply.tokens - 1 for reply in replies)
-    contender.tps.setdefault(streams, []).append(decoded / took_s)
+    from_s = max(reply.chunks_s[0] for reply in replies)
+    to_s = min(reply.chunks_s[-1] for reply in replies)
+    decoded = sum(from_s < at_s <= to_s for reply in replies for at_s in reply.chunks_s)
+    contender.tps.setdefault(f"decode, {streams} stream(s)", []).append(decoded / (to_s - from_s))
+    took_s = max(reply.chunks_s[-1] for reply in replies) - min(reply.asked_s for reply in replies)
+    tokens_in_all = sum(reply.tokens for reply in replies)
+    contender.tps.setdefault(f"whole, {streams} stream(s)", []).append(tokens_in_all / took_s)
 
 
 def free_port() -> int:
@@ -217,8 +230,8 @@ def report(contenders: list[Contender], rounds: int) -> dict[str, object]:
         print(f"{f'TTFT, {words} words':<28}{a:>10.3f} s{b:>14.3f} s{b / a:>8.2f}")
     for streams in ours.tps:
         a, b = statistics.median(ours.tps[streams]), statistics.median(theirs.tps[streams])
-        rows[f"tokens_per_s_{streams}"] = {"samovar": a, "mlx_lm": b, "ratio": a / b}
-        print(f"{f'tokens/s, {streams} stream(s)':<28}{a:>12.1f}{b:>16.1f}{a / b:>8.2f}")
+        rows[f"tokens/s {streams}"] = {"samovar": a, "mlx_lm": b, "ratio": a / b}
+        print(f"{f'tokens/s {streams}':<28}{a:>12.1f}{b:>16.1f}{a / b:>8.2f}")
     return rows
 
 
