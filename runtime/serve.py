@@ -160,7 +160,12 @@ def _mlx_engine(config: Config) -> Engine:
     """Fetch, convert and name the configured model. Raises ModelError."""
     from .engine.assemble import assemble  # noqa: PLC0415 - another engine should not cost loading MLX
     from .engine.backend import BackendOptions  # noqa: PLC0415
+    from .engine.device import device_report  # noqa: PLC0415
 
+    report = device_report()
+    _log.info("device", mlx=report.mlx_version, device=report.device, name=report.name)
+    if report.is_cpu and not report.blas.active:
+        _log.warning("slow_blas", reason=report.blas.reason, mend="samovar doctor")
     options = BackendOptions(config.lanes.batch, config.lanes.prefill_chunk, config.lanes.decode_gap * 1000.0)
     with shown_progress(sys.stderr) as progress:
         return assemble(
