@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -13,6 +14,7 @@ from .call import current_cell
 from .context import Context
 from .errors import ForeignCancellation, KernelError, Rejected, StartFailed, Unanswered, UnstoppableChild
 from .figures import ActorFigures, State
+from .handoff import TURN_S, HandOff, park
 from .inbox import Crash, Inbox
 from .message import Failure, Terminated, TerminationReason
 
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 StopOutcome: TypeAlias = Literal["stopped", "killed", "unstoppable"]
-
-_TURN_S = 0.005
-"""Seconds that an actor may go on handling messages before other tasks of the loop get their turn."""
 
 
 class Cell(Inbox):
@@ -54,6 +53,7 @@ class Cell(Inbox):
         self._context: Context[Any] | None = None
         self._scope = CancelScope()
         self._task: asyncio.Task[None] | None = None
+        self._variables = contextvars.copy_context()  # those of the task
         self._stop_requested = False
         self._halt = False  # end without draining
         self._returning = False  # what the stop in progress means for the actor
@@ -138,7 +138,8 @@ class Cell(Inbox):
         # Carries the error as a result: one that nobody reads any more must not complain by itself.
         started: asyncio.Future[Exception | None] = self.system.loop.create_future()
         life = self._live(self._context, self._scope, started)
-        self._task = self.system.loop.create_task(life, name=self.path)
+        self._variables = contextvars.copy_context()
+        self._task = self.system.loop.create_task(life, name=self.path, context=self._variables)
         try:
             await asyncio.wait(
                 {started, self._task}, timeout=self.spec.start_s, return_when=asyncio.FIRST_COMPLETED
@@ -272,15 +273,19 @@ class Cell(Inbox):
             self.state = "running"
         if not started.done():
             started.set_result(None)
-        await self._handle_messages(actor)
+        messages = HandOff(self._handle_messages(actor), self.mailbox, self.system.turn, self._variables)
+        if self.system.tap is None:
+            self.attend = messages.run
+        await messages
         await actor.stopped()
 
     async def _handle_messages(self, actor: Actor[Any]) -> None:  # noqa: C901, PLR0912, PLR0915 - one loop, no calls
         """Read the mailbox until the actor is to end. The kernel's hot path: mind every line."""
         mailbox, tap, receive, counts = self.mailbox, self.system.tap, actor.receive, self.counts
         system, user = mailbox.system, mailbox.user
+        waiter = self.create_future()
         begun = perf_counter()
-        turn_end = begun + _TURN_S
+        turn_end = begun + TURN_S
         while not self._halt:
             if system:
                 envelope = system.popleft()
@@ -292,10 +297,12 @@ class Cell(Inbox):
                 break
             else:
                 self._envelope = None
-                mailbox.waiter = waiter = self.create_future()
-                await waiter
+                if waiter.done():
+                    waiter = self.create_future()
+                mailbox.waiter = waiter
+                await park(waiter)
                 begun = perf_counter()
-                turn_end = begun + _TURN_S
+                turn_end = begun + TURN_S
                 continue
             self._envelope = envelope
             message, promise, _ = envelope
@@ -325,7 +332,7 @@ class Cell(Inbox):
                 self._envelope = None
                 await asyncio.sleep(0)
                 begun = perf_counter()
-                turn_end = begun + _TURN_S
+                turn_end = begun + TURN_S
         self._envelope = None
 
     # -- the end of an incarnation ------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from .observer import DeadLetter
 from .promise import Promise
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .message import Askable, Envelope, Failure, TerminationReason
     from .ref import ActorRef
     from .spec import ChildSpec
@@ -41,6 +43,7 @@ class Inbox:
         self.path = path
         self.ref: ActorRef[Any] = spec.ref
         self.mailbox = Mailbox(spec.capacity, spec.overflow)
+        self.attend: Callable[[], bool | None] = self.mailbox.wake  # or what a hand-off makes of it
         self.now_s = system.now_s
         self.create_future = system.loop.create_future
         self.counts = Counts()

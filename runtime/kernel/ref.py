@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .call import current_cell
@@ -77,8 +78,8 @@ class ActorRef(Generic[M_contra]):
             mailbox = cell.mailbox
             if len(mailbox.user) < mailbox.room:
                 mailbox.user.append((message, promise, cell.now_s()))
-                if mailbox.waiter is not None:
-                    mailbox.wake()
+                if mailbox.waiter is not None and cell.attend():
+                    await asyncio.sleep(0)  # this task was cancelled meanwhile: it learns so here
             else:
                 await cell.enqueue_when_full(message, promise)
             return await promise.future
