@@ -309,13 +309,13 @@ class Cell(Inbox):
             if tap is not None and not (promise is not None and promise.closed):
                 await tap.before(self, message)
             if promise is not None:
-                if promise.future.done():
+                if promise.closed:
                     counts.skipped += 1
                     continue
                 self.deadline_s = promise.deadline_s
                 await receive(message)
                 self.deadline_s = math.inf
-                if not (promise.future.done() or promise.deferred):
+                if promise.open and not (promise.deferred or promise.closed):
                     raise Unanswered(f"{self.path} left {promise.operation} without an answer")
             elif type(message) is Crash:
                 raise message.error

@@ -9,10 +9,10 @@ that waits for something else, or has ended, is left to its task, which carries 
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import types
 from asyncio.tasks import _enter_task, _leave_task  # noqa: PLC2701 - documented in "Extending asyncio"
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,36 +23,37 @@ if TYPE_CHECKING:
 
 TURN_S = 0.005
 """Seconds that messages may be handled one after the other before other tasks of the loop get their turn."""
+TURN_LENGTH = 1_000
+"""Hand-offs in a turn: what ends it where time stands still. Their cost alone is less than ``TURN_S``."""
 MAX_DEPTH = 8
-"""Hand-offs within hand-offs; beyond it the interpreter's stack would limit how far asks can be nested."""
+"""Hand-offs within hand-offs; without a limit the interpreter's stack would bound how far asks can nest."""
 
 
 class Turn:
     """What hand-offs may still take of this iteration of the loop. One a system; loop thread only."""
 
-    __slots__ = ("_end_s", "_loop", "depth")
+    __slots__ = ("_loop", "depth", "end_s", "left")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._end_s = 0.0  # 0 until the first hand-off of an iteration
         self.depth = 0
+        self.over()
 
-    def allows(self) -> bool:
-        """Whether another hand-off may begin now."""
-        if self._end_s:
-            return self.depth < MAX_DEPTH and perf_counter() < self._end_s
-        self._end_s = perf_counter() + TURN_S
-        self._loop.call_soon(self._over)
-        return True
+    def over(self) -> None:
+        """Let the next hand-off begin a new turn (called by the loop in its next iteration)."""
+        self.left = TURN_LENGTH
+        self.end_s = -math.inf
 
-    def _over(self) -> None:
-        self._end_s = 0.0
+    def begin(self, now_s: float) -> float:
+        """Begin a turn; return its end."""
+        self._loop.call_soon(self.over)
+        self.end_s = now_s + TURN_S
+        return self.end_s
 
 
 @types.coroutine
 def park(waiter: asyncio.Future[None]) -> Generator[Any, None, None]:
     """Wait until ``waiter`` is done or a hand-off continues the caller: unlike a future, it can be sent to."""
-    waiter._asyncio_future_blocking = True
     yield waiter
 
 
@@ -73,8 +74,8 @@ class HandOff:
         # What a hand-off left to the task: what the loop waits for now, or the exception that ended it.
         self._left: tuple[Any, BaseException | None] | None = None
 
-    def run(self) -> bool:
-        """Let the actor look at its mailbox, here and now if that may be, else in its task.
+    def run(self, now_s: float) -> bool:
+        """Let the actor look at its mailbox, at ``now_s``: here if that may be, else in its task.
 
         True when the calling task was cancelled by what ran: it has to suspend before it goes on, because
         a task that waits would have been interrupted.
@@ -82,36 +83,42 @@ class HandOff:
         mailbox, turn, loop, task = self._mailbox, self._turn, self._loop, self._task
         waiter, asker = mailbox.waiter, asyncio.current_task(loop)
         if (
-            waiter is None
-            or waiter.done()
-            or asker is None
-            or task is None
+            asker is None
             or asker.cancelling()
             or sys.exception() is not None  # would become the context of whatever the actor raises
-            or not turn.allows()
+            or waiter.done()
+            or turn.depth == MAX_DEPTH
+            or turn.left == 0
+            or now_s >= (turn.end_s if turn.left < TURN_LENGTH else turn.begin(now_s))
         ):
             mailbox.wake()
             return False
-        mailbox.waiter = waits_for = error = None
+        mailbox.waiter = waits_for = None
+        turn.left -= 1
         turn.depth += 1
         _leave_task(loop, asker)
         _enter_task(loop, task)
         try:
             waits_for = self._variables.run(self._messages.send, None)
-        except BaseException as raised:  # noqa: BLE001 - its task raises it
-            error = raised
+        except BaseException as error:  # noqa: BLE001 - its task raises it
+            self._left = None, error
         finally:
             _leave_task(loop, task)
             _enter_task(loop, asker)
             turn.depth -= 1
+        if waits_for is not waiter:
+            self._leave(waits_for, waiter)
+        return asker.cancelling() > 0
+
+    def _leave(self, waits_for: Any, waiter: asyncio.Future[None]) -> None:
+        """Leave the rest to the task."""
+        self._mailbox.waiter = None  # parked anew only if its task was cancelled, which that is about to learn
+        if self._left is None:
+            self._left = waits_for, None
         if asyncio.isfuture(waits_for):
             waits_for._asyncio_future_blocking = False  # until its task really waits, others may
-        if waits_for is not waiter:
-            mailbox.waiter = None  # parked anew only if its task was cancelled, which that is about to learn
-            self._left = waits_for, error
-            if not waiter.done():
-                waiter.set_result(None)
-        return asker.cancelling() > 0
+        if not waiter.done():
+            waiter.set_result(None)
 
     def __await__(self) -> Generator[Any, None, None]:
         """Drive the loop in the actor's task, through whatever askers did to it meanwhile."""
@@ -128,6 +135,8 @@ class HandOff:
                 return
             interruption = None
             try:
+                if waits_for is not None:
+                    waits_for._asyncio_future_blocking = True
                 yield waits_for
             except BaseException as error:  # noqa: BLE001 - the loop gets it
                 interruption = error
@@ -142,7 +151,5 @@ class HandOff:
             and asyncio.isfuture(waits_for)
             and waits_for.cancel(*interruption.args)
         ):
-            if asyncio.isfuture(waits_for):
-                waits_for._asyncio_future_blocking = True
             return waits_for
         return self._messages.throw(interruption)

@@ -77,12 +77,13 @@ class ActorRef(Generic[M_contra]):
         try:
             mailbox = cell.mailbox
             if len(mailbox.user) < mailbox.room:
-                mailbox.user.append((message, promise, cell.now_s()))
-                if mailbox.waiter is not None and cell.attend():
+                mailbox.user.append((message, promise, promise.asked_s))
+                if mailbox.waiter is not None and cell.attend(promise.asked_s):
                     await asyncio.sleep(0)  # this task was cancelled meanwhile: it learns so here
-            else:
-                await cell.enqueue_when_full(message, promise)
-            return await promise.future
+                return await promise.wait() if promise.open else promise.answer()
+            future = promise.wait()
+            await cell.enqueue_when_full(message, promise)
+            return await future
         except BaseException:
             promise.abandon()
             raise
