@@ -309,7 +309,8 @@ class Cell(Inbox):
             if tap is not None and not (promise is not None and promise.closed):
                 await tap.before(self, message)
             if promise is not None:
-                if promise.closed:
+                future = promise.future  # spelt out: what promise.closed says
+                if not promise.open or (future is not None and future.done()):
                     counts.skipped += 1
                     continue
                 self.deadline_s = promise.deadline_s

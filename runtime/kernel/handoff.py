@@ -12,6 +12,7 @@ import asyncio
 import math
 import sys
 import types
+from asyncio import current_task
 from asyncio.tasks import _enter_task, _leave_task  # noqa: PLC2701 - documented in "Extending asyncio"
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ class HandOff:
         self._turn = turn
         self._variables = variables  # those of the task
         self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[Any] | None = asyncio.current_task()
+        self._task: asyncio.Task[Any] | None = current_task()
         # What a hand-off left to the task: what the loop waits for now, or the exception that ended it.
         self._left: tuple[Any, BaseException | None] | None = None
 
@@ -81,7 +82,7 @@ class HandOff:
         a task that waits would have been interrupted.
         """
         mailbox, turn, loop, task = self._mailbox, self._turn, self._loop, self._task
-        waiter, asker = mailbox.waiter, asyncio.current_task(loop)
+        waiter, asker = mailbox.waiter, current_task(loop)
         if (
             asker is None
             or asker.cancelling()

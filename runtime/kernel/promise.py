@@ -28,8 +28,8 @@ class Promise(Generic[R]):
     """
 
     __slots__ = (
-        *("_bucket", "_error", "_future", "_message", "_value"),
-        *("asked_s", "deadline_s", "deferred", "inbox", "open"),
+        *("_bucket", "_error", "_message", "_value"),
+        *("asked_s", "deadline_s", "deferred", "future", "inbox", "open"),
     )
 
     _bucket: Bucket
@@ -42,7 +42,7 @@ class Promise(Generic[R]):
         self.deferred = False
         self._message = message
         self.open = True
-        self._future: asyncio.Future[R] | None = None
+        self.future: asyncio.Future[R] | None = None
         self._error: AskError | None = None
         inbox.open_asks += 1
 
@@ -54,13 +54,13 @@ class Promise(Generic[R]):
     @property
     def closed(self) -> bool:
         """Whether nobody waits any more."""
-        future = self._future
+        future = self.future
         return not self.open if future is None else future.done()
 
     def wait(self) -> asyncio.Future[R]:
         """Return the future of the answer, bounded by the deadline (called by the asker, once, while open)."""
         inbox = self.inbox
-        self._future = future = inbox.create_future()
+        self.future = future = inbox.create_future()
         deadline_s = self.deadline_s
         self._bucket = bucket = inbox.system.deadlines.bucket(deadline_s, deadline_s - self.asked_s)
         bucket[self] = None
@@ -74,13 +74,16 @@ class Promise(Generic[R]):
 
     def reply(self, value: R) -> bool:
         """Deliver the answer. False when the promise was closed already (the answer is dropped)."""
-        if self.closed:
-            return False
-        self._close()
-        if self._future is None:
+        future = self.future
+        if future is None:
+            if not self.open:
+                return False
             self._value = value
+        elif future.done():
+            return False
         else:
-            self._future.set_result(value)
+            future.set_result(value)
+        self._close()
         return True
 
     def fail(self, error: AskError) -> bool:
@@ -88,10 +91,10 @@ class Promise(Generic[R]):
         if self.closed:
             return False
         self._close()
-        if self._future is None:
+        if self.future is None:
             self._error = error
         else:
-            self._future.set_exception(error)
+            self.future.set_exception(error)
         return True
 
     def expire(self) -> None:
@@ -102,7 +105,7 @@ class Promise(Generic[R]):
         """Note that the asker waits no more, after a failure reached it or because it was cancelled."""
         if self.open:
             self._close()
-        future = self._future
+        future = self.future
         if future is None:
             return
         if not future.done():
@@ -114,7 +117,7 @@ class Promise(Generic[R]):
         self.open = False
         inbox = self.inbox
         inbox.open_asks -= 1
-        if self._future is not None:
+        if self.future is not None:
             self._bucket.pop(self, None)
         if self.deferred:
             inbox.forget(self)
