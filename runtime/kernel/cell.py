@@ -14,9 +14,10 @@ from .call import current_cell
 from .context import Context
 from .errors import ForeignCancellation, KernelError, Rejected, StartFailed, Unanswered, UnstoppableChild
 from .figures import ActorFigures, State
-from .handoff import TURN_S, HandOff, park
+from .handoff import HandOff, park
 from .inbox import Crash, Inbox
 from .message import Failure, Terminated, TerminationReason
+from .turn import TURN_S
 
 if TYPE_CHECKING:
     from .actor import Actor

@@ -58,7 +58,7 @@ class Promise(Generic[R]):
         return not self.open if future is None else future.done()
 
     def wait(self) -> asyncio.Future[R]:
-        """Return the future of the answer, bounded by the deadline (called by the asker, once, while open)."""
+        """Return the future of the answer, bounded by the deadline (called by the asker, once, if open)."""
         inbox = self.inbox
         self.future = future = inbox.create_future()
         deadline_s = self.deadline_s

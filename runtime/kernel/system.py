@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .cell import Cell
 from .deadlines import Deadlines
 from .errors import InjectedCrash, StartFailed
-from .handoff import Turn
 from .observer import Observer, Silent
 from .supervisor import Supervisor
+from .turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable

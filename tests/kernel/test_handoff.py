@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import statistics
+import time
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from inspect import Signature, signature
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,8 +22,10 @@ from samovar.runtime.kernel import (
     AskTimeout,
     ForeignCancellation,
     Unanswered,
+    turn,
 )
-from samovar.runtime.kernel.handoff import MAX_DEPTH, TURN_LENGTH
+from samovar.runtime.kernel.handoff import MAX_DEPTH
+from samovar.runtime.kernel.turn import TURN_LENGTH, TURN_S
 
 from tests.kernel.stage import Get, Handle, Log, Note, Ping, Run, Worker, boom, root, worker
 from tests.kit import VirtualLoop
@@ -35,24 +40,32 @@ TIMEOUT_S = 10.0
 setting: ContextVar[str] = ContextVar("setting", default="none")
 
 
-def on_loops(*names: str) -> Callable[[Callable[[], Coroutine[Any, Any, None]]], Callable[..., None]]:
-    """Decorate an async test: it runs once on each of these loops, and must leave no task and no error behind."""
+def on_loops(
+    *names: str, turn_s: float = 60.0
+) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., None]]:
+    """Decorate an async test: it runs on each of these loops, and must leave no task and no error behind.
 
-    def decorate(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    Turns are so long that a pause of the machine cannot end one.
+    """
+
+    def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
         @pytest.mark.parametrize("loop", names)
-        def run(loop: str) -> None:
+        @functools.wraps(test)
+        def run(loop: str, monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> None:
+            monkeypatch.setattr(turn, "TURN_S", turn_s)
             errors: list[Any] = []
 
             async def checked() -> None:
                 asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
-                await test()
+                await test(**arguments)
                 assert asyncio.all_tasks() == {asyncio.current_task()}
 
             with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
                 runner.run(checked())
             assert not errors
 
-        run.__doc__ = test.__doc__
+        own = list(signature(run, follow_wrapped=False).parameters.values())[:2]
+        run.__signature__ = Signature([*own, *signature(test).parameters.values()])  # type: ignore[attr-defined]
         return run
 
     return decorate
@@ -91,7 +104,7 @@ def task_of(system: ActorSystem, ref: ActorRef[Any]) -> asyncio.Task[Any]:
     return task
 
 
-# -- an idle actor answers at once, as itself ---------------------------------------------------------------
+# -- an idle actor answers at once, as itself -----------------------------------------------------------
 
 
 @on_every_loop
@@ -203,7 +216,7 @@ async def test_askers_of_other_task_groups_and_of_no_task_are_answered() -> None
     assert [*answers, done.value.value] == [1, 2, 3]
 
 
-# -- a handler that suspends goes on in its task ----------------------------------------------------------------
+# -- a handler that suspends goes on in its task --------------------------------------------------------
 
 
 @on_every_loop
@@ -255,7 +268,7 @@ async def sibling_ends_it(future: asyncio.Future[None]) -> str:
     async def fail() -> None:
         raise ValueError("sibling")
 
-    with pytest.raises(ExceptionGroup):
+    with pytest.raises(ExceptionGroup):  # noqa: PT012
         async with asyncio.TaskGroup() as group:
             group.create_task(fail())
             await future
@@ -338,62 +351,69 @@ async def test_a_stop_lets_a_suspended_handler_finish() -> None:
     assert log.of("stopped") == ["a"]
 
 
-# -- kills and cancellations before the task has taken over --------------------------------------------------
+# -- kills and cancellations before the task has taken over ---------------------------------------------
 
 
-async def on_future(loop: asyncio.AbstractEventLoop, seen: list[Any]) -> None:
-    await loop.create_future()
+async def on_future() -> None:
+    await asyncio.get_running_loop().create_future()
 
 
-async def on_turn(loop: asyncio.AbstractEventLoop, seen: list[Any]) -> None:
+async def on_turn() -> None:
     await asyncio.sleep(0)
 
 
-async def on_task(loop: asyncio.AbstractEventLoop, seen: list[Any]) -> None:
-    async def inner() -> None:
-        try:
-            await asyncio.sleep(TIMEOUT_S)
-        finally:
-            seen.append("inner")
+async def on_task() -> None:
+    await asyncio.create_task(asyncio.sleep(TIMEOUT_S))
 
-    task = loop.create_task(inner())
-    await task
+
+@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("suspends", [on_future, on_turn, on_task])
+@on_every_loop
+async def test_a_cancellation_before_the_task_took_over_is_thrown_into_the_handler(
+    suspends: Callable[[], Coroutine[Any, Any, None]], kill: bool
+) -> None:
+    a = worker("a", restart="temporary")
+    seen: list[Any] = []
+
+    async def wait(actor: Worker) -> None:
+        try:
+            await suspends()
+        finally:
+            seen.append(asyncio.current_task())
+
+    async with running(a) as system:
+        cell, task = system.cell_of(a.ref), task_of(system, a.ref)
+        ask = a.ref.ask(Get(wait), TIMEOUT_S)
+        ask.send(None)  # the handler has suspended, its task has not run
+        if kill:
+            cell._scope.cancel()
+        else:
+            task.cancel("from outside")
+        await asyncio.wait({task})
+        assert seen == [task]
+        await asyncio.sleep(0.01)
+        with pytest.raises(ActorGone if kill else ActorCrashed) as caught:
+            ask.send(None)
+        assert cell._ended_by == ("killed" if kill else "crashed")
+        if not kill:
+            assert isinstance(caught.value.__cause__, ForeignCancellation)
+            assert caught.value.__cause__.__cause__.args == ("from outside",)
 
 
 @on_every_loop
-async def test_a_cancellation_before_the_task_took_over_is_thrown_into_the_handler() -> None:
-    for suspends in (on_future, on_turn, on_task):
-        for kill in (False, True):
-            a = worker("a", restart="temporary")
-            seen: list[Any] = []
+async def test_a_cancellation_after_the_last_message_is_not_lost() -> None:
+    a = worker("a", restart="temporary")
 
-            async def wait(actor: Worker, suspends: Any = suspends, seen: list[Any] = seen) -> None:
-                try:
-                    await suspends(asyncio.get_running_loop(), seen)
-                finally:
-                    seen.append(asyncio.current_task())
+    async def stop(actor: Worker) -> None:
+        actor.ctx.stop()
 
-            async with running(a) as system:
-                cell, task = system.cell_of(a.ref), task_of(system, a.ref)
-
-                async def ask_and_cancel(a: Any = a, kill: bool = kill, cell: Any = cell, wait: Any = wait) -> Any:
-                    ask = a.ref.ask(Get(wait), TIMEOUT_S)
-                    ask.send(None)  # the handler has suspended, its task has not run
-                    if kill:
-                        cell._scope.cancel()
-                    else:
-                        cell._task.cancel("from outside")
-                    ask.close()
-
-                await ask_and_cancel()
-                await asyncio.wait({task})
-                assert seen[-1] is task
-                failure = figures(system, a.ref).last_failure
-                assert cell._ended_by == ("killed" if kill else "crashed")
-                if not kill:
-                    assert failure is not None
-                    assert isinstance(failure.error, ForeignCancellation)
-                    assert failure.error.__cause__.args == ("from outside",)
+    async with running(a) as system:
+        assert at_once(a.ref.ask(Get(stop), TIMEOUT_S)) is None
+        task_of(system, a.ref).cancel()
+        await asyncio.wait({task_of(system, a.ref)})
+        failure = figures(system, a.ref).last_failure
+        assert failure is not None
+        assert isinstance(failure.error, ForeignCancellation)
 
 
 @on_every_loop
@@ -415,11 +435,15 @@ async def test_a_handler_that_cancels_its_own_task_is_interrupted_at_its_next_wa
 
     async with running(a, b) as system:
         assert at_once(a.ref.ask(Get(cancel), TIMEOUT_S)) == "answered"
-        a.ref.tell(Note(1))  # finds it about to end
+        late = a.ref.ask(Ping(1), TIMEOUT_S)
+        late.send(None)  # finds it about to end
         with pytest.raises(ActorCrashed, match="ForeignCancellation"):
             await b.ref.ask(Get(cancel_and_wait), TIMEOUT_S)
         assert seen == ["goes on", "goes on"]
         await asyncio.wait({task_of(system, a.ref), task_of(system, b.ref)})
+        await asyncio.sleep(0.01)
+        with pytest.raises(ActorGone):
+            late.send(None)
         for ref in (a.ref, b.ref):
             failure = figures(system, ref).last_failure
             assert failure is not None
@@ -461,6 +485,16 @@ async def test_an_asker_cancelled_by_what_it_asked_learns_so_at_the_ask() -> Non
 
 
 @on_every_loop
+async def test_an_actor_whose_cancellation_is_on_its_way_is_not_handed_anything() -> None:
+    a = worker("a", restart="temporary")
+    async with running(a) as system:
+        task_of(system, a.ref).cancel()
+        with pytest.raises(ActorGone):
+            await a.ref.ask(Ping(1), TIMEOUT_S)
+        assert figures(system, a.ref).handled == 0
+
+
+@on_every_loop
 async def test_the_ask_of_an_asker_that_is_cancelled_already_is_never_handled() -> None:
     log = Log()
     a = worker("a", log)
@@ -482,7 +516,7 @@ async def test_the_ask_of_an_asker_that_is_cancelled_already_is_never_handled() 
     assert log.details("note") == []
 
 
-# -- crashes belong to the actor ------------------------------------------------------------------------------
+# -- crashes belong to the actor ------------------------------------------------------------------------
 
 
 async def unanswered(actor: Worker, message: Handle) -> None:
@@ -511,7 +545,7 @@ async def test_what_the_asker_is_handling_does_not_become_the_context_of_a_crash
     a = worker("a", restart="temporary")
     async with running(a):
         try:
-            raise KeyError("the asker's own")
+            {}["the asker's own"]
         except KeyError:
             with pytest.raises(ActorCrashed) as caught:
                 await a.ref.ask(Get(boom), TIMEOUT_S)
@@ -537,7 +571,7 @@ async def test_a_crash_of_what_the_handler_told_itself_leaves_the_answer() -> No
         assert failure.message_type == "Run"
 
 
-# -- hand-offs within hand-offs ------------------------------------------------------------------------------
+# -- hand-offs within hand-offs -------------------------------------------------------------------------
 
 
 def chain(refs: list[Any]) -> Get:
@@ -608,7 +642,13 @@ async def test_longer_chains_than_the_stack_should_hold_go_on_by_the_loop() -> N
             at_once(refs[0].ask(chain(refs[1 : MAX_DEPTH + 1]), TIMEOUT_S))
 
 
-# -- the loop gets its turn ----------------------------------------------------------------------------------
+# -- the loop gets its turn -----------------------------------------------------------------------------
+
+
+def spin(for_s: float) -> None:
+    until_s = time.perf_counter() + for_s
+    while time.perf_counter() < until_s:
+        pass
 
 
 @on_every_loop
@@ -629,7 +669,44 @@ async def test_an_asker_in_a_loop_lets_other_tasks_run() -> None:
     assert 1 < asked <= TURN_LENGTH + 1
 
 
-@on_loops("asyncio", "uvloop")
+@on_loops("asyncio", "uvloop", turn_s=TURN_S)
+async def test_a_handler_that_takes_longer_than_a_turn_still_answers_at_once() -> None:
+    a = worker("a")
+
+    async def take_long(actor: Worker) -> str:
+        spin(2 * TURN_S)
+        return "done"
+
+    async with running(a):
+        assert at_once(a.ref.ask(Get(take_long), TIMEOUT_S)) == "done"
+        with pytest.raises(AssertionError, match="suspended"):
+            at_once(a.ref.ask(Ping(1), TIMEOUT_S))
+        await asyncio.sleep(0.01)
+        assert await a.ref.ask(Ping(2), TIMEOUT_S) == 2
+
+
+@on_loops("asyncio", "uvloop", turn_s=TURN_S)
+async def test_slow_handlers_use_up_a_turn_sooner() -> None:
+    a = worker("a")
+    asked, over = 0, False
+
+    async def take_a_millisecond(actor: Worker) -> None:
+        spin(0.001)
+
+    async def end() -> None:
+        nonlocal over
+        over = True
+
+    async with running(a):
+        other = asyncio.ensure_future(end())
+        while not over:
+            await a.ref.ask(Get(take_a_millisecond), TIMEOUT_S)
+            asked += 1
+        await other
+    assert asked <= TURN_S / 0.001 + 1
+
+
+@on_loops("asyncio", "uvloop", turn_s=TURN_S)
 async def test_timers_fire_in_time_during_many_asks() -> None:
     a = worker("a")
     loop = asyncio.get_running_loop()
