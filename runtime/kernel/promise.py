@@ -82,8 +82,12 @@ class Promise(Generic[R]):
         elif future.done():
             return False
         else:
+            self._bucket.pop(self, None)
             future.set_result(value)
-        self._close()
+        self.open = False  # spelt out, since every ask comes here: what _close does
+        self.inbox.open_asks -= 1
+        if self.deferred:
+            self.inbox.forget(self)
         return True
 
     def fail(self, error: AskError) -> bool:

@@ -65,7 +65,7 @@ class ActorRef(Generic[M_contra]):
         Ends in exactly one way: the reply, or Rejected, ActorCrashed, ActorGone, AskTimeout, Overloaded or
         AskCycle. Asked from inside a handler, the deadline is the smaller of ``timeout_s`` from now and
         what remains of the ask being handled. If the asker is cancelled, the ask is abandoned and never
-        handled unless it already was.
+        handled unless it already was. An idle actor may answer before this suspends (ADR 0004).
         """
         cell = self._cell
         if cell is None:
