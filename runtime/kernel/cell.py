@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -13,8 +14,10 @@ from .call import current_cell
 from .context import Context
 from .errors import ForeignCancellation, KernelError, Rejected, StartFailed, Unanswered, UnstoppableChild
 from .figures import ActorFigures, State
+from .handoff import HandOff, park
 from .inbox import Crash, Inbox
 from .message import Failure, Terminated, TerminationReason
+from .turn import TURN_S
 
 if TYPE_CHECKING:
     from .actor import Actor
@@ -27,9 +30,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 StopOutcome: TypeAlias = Literal["stopped", "killed", "unstoppable"]
-
-_TURN_S = 0.005
-"""Seconds that an actor may go on handling messages before other tasks of the loop get their turn."""
 
 
 class Cell(Inbox):
@@ -54,6 +54,7 @@ class Cell(Inbox):
         self._context: Context[Any] | None = None
         self._scope = CancelScope()
         self._task: asyncio.Task[None] | None = None
+        self._variables = contextvars.copy_context()  # those of the task
         self._stop_requested = False
         self._halt = False  # end without draining
         self._returning = False  # what the stop in progress means for the actor
@@ -138,7 +139,8 @@ class Cell(Inbox):
         # Carries the error as a result: one that nobody reads any more must not complain by itself.
         started: asyncio.Future[Exception | None] = self.system.loop.create_future()
         life = self._live(self._context, self._scope, started)
-        self._task = self.system.loop.create_task(life, name=self.path)
+        self._variables = contextvars.copy_context()
+        self._task = self.system.loop.create_task(life, name=self.path, context=self._variables)
         try:
             await asyncio.wait(
                 {started, self._task}, timeout=self.spec.start_s, return_when=asyncio.FIRST_COMPLETED
@@ -272,15 +274,19 @@ class Cell(Inbox):
             self.state = "running"
         if not started.done():
             started.set_result(None)
-        await self._handle_messages(actor)
+        messages = HandOff(self._handle_messages(actor), self.mailbox, self.system.turn, self._variables)
+        if self.system.tap is None:
+            self.attend = messages.run
+        await messages
         await actor.stopped()
 
     async def _handle_messages(self, actor: Actor[Any]) -> None:  # noqa: C901, PLR0912, PLR0915 - one loop, no calls
         """Read the mailbox until the actor is to end. The kernel's hot path: mind every line."""
         mailbox, tap, receive, counts = self.mailbox, self.system.tap, actor.receive, self.counts
         system, user = mailbox.system, mailbox.user
+        waiter = self.create_future()
         begun = perf_counter()
-        turn_end = begun + _TURN_S
+        turn_end = begun + TURN_S
         while not self._halt:
             if system:
                 envelope = system.popleft()
@@ -292,23 +298,26 @@ class Cell(Inbox):
                 break
             else:
                 self._envelope = None
-                mailbox.waiter = waiter = self.create_future()
-                await waiter
+                if waiter.done():
+                    waiter = self.create_future()
+                mailbox.waiter = waiter
+                await park(waiter)
                 begun = perf_counter()
-                turn_end = begun + _TURN_S
+                turn_end = begun + TURN_S
                 continue
             self._envelope = envelope
             message, promise, _ = envelope
             if tap is not None and not (promise is not None and promise.closed):
                 await tap.before(self, message)
             if promise is not None:
-                if promise.future.done():
+                future = promise.future  # spelt out: what promise.closed says
+                if not promise.open or (future is not None and future.done()):
                     counts.skipped += 1
                     continue
                 self.deadline_s = promise.deadline_s
                 await receive(message)
                 self.deadline_s = math.inf
-                if not (promise.future.done() or promise.deferred):
+                if promise.open and not (promise.deferred or promise.closed):
                     raise Unanswered(f"{self.path} left {promise.operation} without an answer")
             elif type(message) is Crash:
                 raise message.error
@@ -325,7 +334,7 @@ class Cell(Inbox):
                 self._envelope = None
                 await asyncio.sleep(0)
                 begun = perf_counter()
-                turn_end = begun + _TURN_S
+                turn_end = begun + TURN_S
         self._envelope = None
 
     # -- the end of an incarnation ------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from .observer import DeadLetter
 from .promise import Promise
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .message import Askable, Envelope, Failure, TerminationReason
     from .ref import ActorRef
     from .spec import ChildSpec
@@ -41,12 +43,17 @@ class Inbox:
         self.path = path
         self.ref: ActorRef[Any] = spec.ref
         self.mailbox = Mailbox(spec.capacity, spec.overflow)
+        self.attend: Callable[[float], bool] = self._wake  # or what a hand-off makes of it
         self.now_s = system.now_s
         self.create_future = system.loop.create_future
         self.counts = Counts()
         self.open_asks = 0
         self.deadline_s = math.inf  # of the ask in hand; nested asks inherit it
         self.waiting: list[Inbox] = []  # actors that the handler in progress has asked
+
+    def _wake(self, _now_s: float) -> bool:
+        self.mailbox.wake()
+        return False
 
     def tell_when_full(self, message: Any) -> bool:
         """Queue a message that found no room; see ``ActorRef.tell``, which has the common case."""
@@ -86,7 +93,7 @@ class Inbox:
         if deadline_s <= now_s:
             detail = "the deadline had passed before the ask was sent"
             raise AskTimeout(self.path, type(message).__name__, detail)
-        return Promise(self, message, deadline_s, deadline_s - now_s)
+        return Promise(self, message, now_s, deadline_s)
 
     async def enqueue_when_full(self, message: Any, promise: Promise[Any]) -> None:
         """Queue an ask that found no room, by the overflow rule. Raises ActorGone or Overloaded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .call import current_cell
@@ -64,7 +65,7 @@ class ActorRef(Generic[M_contra]):
         Ends in exactly one way: the reply, or Rejected, ActorCrashed, ActorGone, AskTimeout, Overloaded or
         AskCycle. Asked from inside a handler, the deadline is the smaller of ``timeout_s`` from now and
         what remains of the ask being handled. If the asker is cancelled, the ask is abandoned and never
-        handled unless it already was.
+        handled unless it already was. An idle actor may answer before this suspends (ADR 0004).
         """
         cell = self._cell
         if cell is None:
@@ -76,12 +77,13 @@ class ActorRef(Generic[M_contra]):
         try:
             mailbox = cell.mailbox
             if len(mailbox.user) < mailbox.room:
-                mailbox.user.append((message, promise, cell.now_s()))
-                if mailbox.waiter is not None:
-                    mailbox.wake()
-            else:
-                await cell.enqueue_when_full(message, promise)
-            return await promise.future
+                mailbox.user.append((message, promise, promise.asked_s))
+                if mailbox.waiter is not None and cell.attend(promise.asked_s):
+                    await asyncio.sleep(0)  # this task was cancelled meanwhile: it learns so here
+                return await promise.wait() if promise.open else promise.answer()
+            future = promise.wait()
+            await cell.enqueue_when_full(message, promise)
+            return await future
         except BaseException:
             promise.abandon()
             raise

@@ -13,6 +13,7 @@ from .deadlines import Deadlines
 from .errors import InjectedCrash, StartFailed
 from .observer import Observer, Silent
 from .supervisor import Supervisor
+from .turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +69,7 @@ class ActorSystem:
         real = abs(self.loop.time() - time.monotonic()) < _CLOCK_TOLERANCE_S
         self.now_s: Callable[[], float] = time.monotonic if real else self.loop.time
         self.deadlines = Deadlines(self.loop)
+        self.turn = Turn(self.loop)
         self.chance = chance or random.Random()  # noqa: S311 - jitter, no secret
         self.observer: Observer = observer or Silent()
         self.detect_cycles = detect_cycles

@@ -7,7 +7,7 @@ import random
 import threading
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from samovar.runtime.kernel import (
     ActorRef,
@@ -89,6 +89,9 @@ class KitSystem:
     that it did not declare, or a thread that still runs.
     """
 
+    tapped: ClassVar[bool] = True
+    """Whether tests can steer. Without, idle actors handle asks by hand-off, as they do outside of tests."""
+
     def __init__(self, root: SupervisorSpec, *, seed: int = 0, kill_grace_s: float = 1.0) -> None:
         self._steering = _Steering()
         self.record = _Record()
@@ -98,7 +101,7 @@ class KitSystem:
             chance=random.Random(seed),
             observer=self.record,
             kill_grace_s=kill_grace_s,
-            tap=self._steering,
+            tap=self._steering if self.tapped else None,
         )
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop), "KitSystem needs the virtual loop: decorate with @virtual"
@@ -153,6 +156,7 @@ class KitSystem:
 
     def hold(self, ref: ActorRef[Any]) -> None:
         """Let ``ref`` handle messages only one at a time, by ``step``."""
+        assert self.tapped
         self._steering.held[ref.path] = asyncio.Semaphore(0)
 
     def release(self, ref: ActorRef[Any]) -> None:
@@ -171,6 +175,7 @@ class KitSystem:
         self, ref: ActorRef[Any], kind: type, nth: int = 1, error: BaseException | None = None
     ) -> None:
         """Crash ``ref`` when it is about to handle its ``nth`` message of ``kind`` from now."""
+        assert self.tapped
         error = error or InjectedCrash(f"crash on {kind.__name__} number {nth}")
         self._steering.crashes[ref.path].append([kind, nth, error])
 
@@ -186,6 +191,7 @@ class KitSystem:
     @property
     def handled(self) -> list[tuple[str, str]]:
         """Path and message type of everything handled so far, in order over the whole tree."""
+        assert self.tapped
         return list(self._steering.handled)
 
     # -- reading --------------------------------------------------------------------------------------
