@@ -45,7 +45,7 @@ class _Selector(selectors.DefaultSelector):
             self.loop.jump_to_timer()
 
     def _idle(self, timeout: float | None) -> list[Any]:
-        if threading.active_count() > self.loop.threads_at_start:
+        if not self.loop.threads_at_start.issuperset(threading.enumerate()):
             stuck = timeout is None and not self.loop.settling
             events = super().select(DEADLOCK_S if stuck else THREAD_PATIENCE_S)
             if events:
@@ -70,7 +70,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector.loop = self
         self._now_s = 0.0
         self._settlers: list[asyncio.Future[None]] = []
-        self.threads_at_start = threading.active_count()
+        # The threads themselves, not their number: one of an earlier test may end during this one.
+        self.threads_at_start = frozenset(threading.enumerate())
         self.errors: list[dict[str, Any]] = []
         super().__init__(selector)
         self.set_exception_handler(lambda _, context: self.errors.append(context))
