@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 EXIT_OK, EXIT_FAILED, EXIT_GAVE_UP = 0, 1, 70
 
+ECHO_S = 0.1
+"""A signal that follows the first one this soon is the same one, sent to the process and to its group."""
+
 _log = get_logger("samovar.server")
 
 
@@ -134,15 +137,19 @@ async def _first(work: asyncio.Future[Any], stop: asyncio.Event) -> bool:
 
 def _stop_on_signals() -> asyncio.Event:
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    first_s = 0.0
 
     def on_signal(name: str) -> None:
-        if stop.is_set():
+        nonlocal first_s
+        if not stop.is_set():
+            first_s = loop.time()
+            _log.info("stopping", signal=name)
+            stop.set()
+        elif loop.time() - first_s > ECHO_S:
             _log.warning("forced", signal=name)
             os._exit(EXIT_FAILED)
-        _log.info("stopping", signal=name)
-        stop.set()
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number.name)
     return stop

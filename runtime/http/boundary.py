@@ -70,7 +70,9 @@ class Boundary:
             else:
                 status = response.status
         except (asyncio.CancelledError, ClientConnectionResetError):
-            if exchange.stopped is not None:
+            if exchange.events is not None and exchange.events.ended:
+                status = exchange.events.response.status  # it had everything when it left
+            elif exchange.stopped is not None:
                 status, error = exchange.stopped.status, exchange.stopped
             raise
         finally:

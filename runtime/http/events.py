@@ -28,10 +28,11 @@ class EventStream:
 
     Nothing is sent, headers included, before the first ``write``, ``finish`` or keep-alive comment: until
     then the caller may still answer with a plain status. A write waits while a slow client's socket is
-    full, so memory stays bounded. Raises ClientConnectionResetError once the client is gone.
+    full, so memory stays bounded. ``ended`` once ``finish`` has sent everything. Raises
+    ClientConnectionResetError once the client is gone.
     """
 
-    __slots__ = ("_keep_alive_s", "_loop", "_request", "_writing", "_wrote_s", "opened", "response")
+    __slots__ = ("_keep_alive_s", "_loop", "_request", "_writing", "_wrote_s", "ended", "opened", "response")
 
     def __init__(self, request: web.Request, keep_alive_s: float) -> None:
         self._request = request
@@ -41,6 +42,7 @@ class EventStream:
         self._writing = False
         self.response = web.StreamResponse(headers=_HEADERS)
         self.opened = False
+        self.ended = False
 
     async def write(self, data: bytes) -> None:
         """Send some whole events."""
@@ -55,6 +57,10 @@ class EventStream:
         """Send the last events and end the response."""
         if not self.opened:
             await self._open()
+        transport = self._request.transport
+        # The write comes before the first wait, so a client that is still there now gets everything, even
+        # if it hangs up while its socket drains.
+        self.ended = transport is not None and not transport.is_closing()
         await self.response.write_eof(data)
 
     async def fail(self, error: HttpError) -> None:

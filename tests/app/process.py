@@ -8,6 +8,7 @@ import os
 import queue
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -98,6 +99,21 @@ class ServerProcess:
         connection = self.connect(60.0)
         connection.request("POST", "/v1/chat/completions", *_encoded(_chat(content, fields, stream=True)))
         return Stream(connection, connection.getresponse())
+
+    def stream_until(self, mark: bytes, content: str, **fields: Any) -> None:
+        """Ask for a stream on a bare socket and close it in the moment in which ``mark`` has come."""
+        body = json.dumps(_chat(content, fields, stream=True)).encode()
+        head = (
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", self.port), WAIT_S) as client:
+            client.sendall(head.encode() + body)
+            seen = b""
+            while mark not in seen:
+                received = client.recv(65_536)
+                assert received, f"the server closed first: {seen!r}"
+                seen += received
 
     def wait_stats(self, condition: Any, timeout_s: float = WAIT_S) -> Any:
         """Poll ``/stats`` until ``condition(stats)`` holds; return them."""

@@ -74,12 +74,33 @@ def test_a_drain_that_outlasts_its_timeout_ends_with_1_and_no_silent_stream() ->
         assert server.end() == 1
 
 
+def test_a_signal_that_comes_twice_at_once_is_one_signal() -> None:
+    with fake(step_ms=20).wait_ready() as server:
+        stream = server.stream("ab", max_tokens=60)
+        stream.next()
+        server.signal()
+        server.signal()
+        assert stream.events()[-1] == "[DONE]"
+        assert server.end() == 0
+
+
+def test_a_client_that_leaves_with_the_last_byte_was_served() -> None:
+    with fake().wait_ready() as server:
+        for number in range(20):
+            server.stream_until(b"data: [DONE]" if number % 2 else b"\r\n0\r\n\r\n", "ab", max_tokens=3)
+        server.signal()
+        assert server.end() == 0
+        lines = [line for line in server.lines if isinstance(line, dict) and line.get("event") == "request"]
+        assert [line["status"] for line in lines] == [200] * 20
+
+
 def test_a_second_signal_forces_the_end() -> None:
     with fake(step_ms=50).wait_ready() as server:
         stream = server.stream("ab", max_tokens=1000)
         stream.next()
         server.signal()
         server.wait_line("draining")
+        time.sleep(0.15)  # a real second one, not the first one's echo
         server.signal()
         assert server.end(5.0) == 1
         stream.close()
