@@ -48,7 +48,8 @@ types: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.kernel
-	$(BIN)/python -m benchmarks.http
+	$(BIN)/python -m benchmarks.http --serving benchmarks.http_tree:over_tree
+	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.serving
 
 format: $(VENV)/.installed-dev
