@@ -97,11 +97,6 @@ class PreparationFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseAdmission:
-    """From now on refuse every new request with ``draining``."""
-
-
-@dataclass(frozen=True, slots=True)
 class Drain(Ask[None]):
     """Close admission; answered when nothing is prepared, queued or running any more."""
 
@@ -112,15 +107,7 @@ class GetFigures(Ask[SchedulerFigures]):
 
 
 SchedulerMessage: TypeAlias = (
-    Submit
-    | Cancel
-    | Prepared
-    | PreparationFailed
-    | RowEnded
-    | Terminated
-    | CloseAdmission
-    | Drain
-    | GetFigures
+    Submit | Cancel | Prepared | PreparationFailed | RowEnded | Terminated | Drain | GetFigures
 )
 
 
@@ -185,8 +172,6 @@ class SchedulerActor(Actor[SchedulerMessage]):
                 self._cancel(message.request_id)
             case Terminated():
                 self._lane_ended(message)
-            case CloseAdmission():
-                self._open = False
             case Drain():
                 self._open = False
                 self._drains.append(self.ctx.defer(message))
@@ -364,10 +349,6 @@ class Scheduler:
             # It may have got its row in the very moment in which its client left.
             self.ref.tell(Cancel(request.id))
             raise
-
-    def close_admission(self) -> None:
-        """Refuse every new request from now on."""
-        self.ref.tell(CloseAdmission())
 
     async def drain(self, timeout_s: float) -> None:
         """Close admission and wait until every request has ended. Raises AskTimeout."""
