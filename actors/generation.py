@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from ..runtime.engine.lane import Drop, Insert, LaneCommand, Step, run_lane
-from ..runtime.engine.port import Cancelled, Failed, Finished, LaneFigures, RowRequest, Terminal
+from ..runtime.engine.port import Cancelled, Failed, Finished, LaneFigures, Published, RowRequest, Terminal
 from ..runtime.kernel import Actor, ActorRef, Ask, PinnedThread, ThreadPort
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class GenerationActor(Actor[LaneMessage]):
             self._figures = step.figures
         for event in step.events:
             row = self._rows.get(event.id)
-            if row is None:
+            if row is None or isinstance(event, Published):
                 continue
             row.stream.push(event)
             if isinstance(event, Finished | Cancelled | Failed):

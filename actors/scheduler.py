@@ -23,7 +23,7 @@ from .stream import RequestStream
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..runtime.engine.port import ModelInfo, TextCodec
+    from ..runtime.engine.port import ModelInfo, RenderedPrompt, TextCodec
     from ..runtime.kernel import BlockingPool
 
 LANE_ASK_S = 5.0
@@ -85,7 +85,7 @@ class Prepared:
     """A request was tokenised (from the blocking pool)."""
 
     submit: Submit
-    tokens: Sequence[int]
+    prompt: RenderedPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,20 +200,21 @@ class SchedulerActor(Actor[SchedulerMessage]):
         self._preparing[request.id] = self.ctx.defer(message)
         self.ctx.spawn(
             self._pool.run(self._codec.render_chat, request.messages, request.template_kwargs),
-            lambda tokens: Prepared(message, tokens),
+            lambda prompt: Prepared(message, prompt),
             lambda error: PreparationFailed(message, error),
         )
 
     def _prepared(self, message: Prepared) -> None:
         answer = self._preparing.pop(message.submit.request.id)
-        request, room = message.submit.request, self._model.context_length - len(message.tokens)
-        if not message.tokens:
+        request, tokens = message.submit.request, message.prompt.tokens
+        room = self._model.context_length - len(tokens)
+        if not tokens:
             self._refuse(answer, Refused("empty_prompt", "the messages render to no tokens", "messages"))
         elif room < 1:
-            self._refuse(answer, _beyond_context(len(message.tokens), self._model.context_length))
+            self._refuse(answer, _beyond_context(len(tokens), self._model.context_length))
         else:
             max_tokens = min(request.max_tokens or self._options.max_tokens, room)
-            self._queue.append(_Waiting(request, answer, self._row(request, message.tokens, max_tokens)))
+            self._queue.append(_Waiting(request, answer, self._row(request, tokens, max_tokens)))
         self._dispatch()
 
     def _unprepared(self, message: PreparationFailed) -> None:

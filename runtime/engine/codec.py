@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Protocol, cast
 import jinja2
 from transformers import PreTrainedTokenizerFast
 
+from ...storage.tokens import TokenIds
 from .detokenize import BytesDetokenizer, TokenBytes, WindowDetokenizer, byte_level_table
 from .errors import TemplateError
+from .port import RenderedPrompt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -78,7 +80,7 @@ class HfTextCodec:
 
     def render_chat(
         self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
-    ) -> Sequence[int]:
+    ) -> RenderedPrompt:
         """Return the prompt ids of a conversation, ready for the assistant's reply.
 
         Raises TemplateError when the model has no template, its template refuses the messages, or
@@ -94,7 +96,7 @@ class HfTextCodec:
             text = render(conversation, tokenize=False, add_generation_prompt=True, **template_kwargs)
         except _TEMPLATE_FAILURES as error:
             raise TemplateError(f"the chat template refused the messages: {_short(error)}") from error
-        return self.encode(text)
+        return RenderedPrompt(TokenIds.of(self.encode(text)))
 
     def encode(self, text: str) -> Sequence[int]:
         """Return the ids of ``text`` alone, without special tokens added.

@@ -7,6 +7,9 @@ EngineError
 │   ├── ModelUnreadable      found, but damaged or of a kind that is not supported
 │   ├── ModelFetchFailed     a download failed; may work later
 │   └── ChecksumMismatch     what arrived or lies on disk is not what was promised
+├── StateError               a KV state that cannot be kept, lent or restored
+│   ├── UnknownCache         a cache class without a signature
+│   └── StateMismatch        a stored state that this model's caches cannot hold
 ├── TemplateError            the chat template refused the messages
 └── PromptError              a prompt the model cannot take (empty, beyond the context)
 """
@@ -54,6 +57,24 @@ class ChecksumMismatch(ModelError):
     """A file's SHA-256 is not the one that was pinned or recorded."""
 
     code = "checksum_mismatch"
+
+
+class StateError(EngineError):
+    """A KV state cannot be kept, lent or restored."""
+
+    code = "state_error"
+
+
+class UnknownCache(StateError):
+    """A cache class that declares no signature: an error at once, never a silent route."""
+
+    code = "unknown_cache"
+
+
+class StateMismatch(StateError):
+    """A stored state does not fit the caches of the model at hand."""
+
+    code = "state_mismatch"
 
 
 class TemplateError(EngineError):

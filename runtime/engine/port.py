@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ...storage.tokens import TokenIds
+    from .checkpoint import Checkpoint, Prefix
+
 FinishReason: TypeAlias = Literal["stop", "length"]
 
 
@@ -44,6 +47,10 @@ class RowRequest:
 
     ``tokens`` is the whole prompt (at least one id). ``stop`` holds strings; none of them, nor text
     behind them, is ever emitted. ``top_logprobs`` is None for no logprobs, else 0 to 20 alternatives.
+
+    ``prefix`` is state to start from, at most all but the last token of the prompt. With ``publish`` the row
+    publishes checkpoints under ``namespace``: one at ``boundary`` tokens (the part of the prompt that later
+    turns will render again; 0 for none) if that much is prefilled here, and one at its end.
     """
 
     id: str
@@ -52,6 +59,10 @@ class RowRequest:
     sampling: Sampling = GREEDY
     stop: tuple[str, ...] = ()
     top_logprobs: int | None = None
+    prefix: Prefix | None = None
+    boundary: int = 0
+    publish: bool = False
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,18 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class Published:
+    """State that others may start from: at the boundary, or at the row's end just before ``Finished``.
+
+    Its tokens are exactly those that were fed to the model. Failed and cancelled rows publish at their
+    boundary at most.
+    """
+
+    id: str
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The row ended by itself and has left the batch. Terminal. ``text`` is what was still held back."""
 
@@ -97,6 +120,7 @@ class Finished:
     completion_tokens: int
     prefill_ms: float
     decode_ms: float
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +139,7 @@ class Failed:
     message: str
 
 
-RowEvent: TypeAlias = Prefilled | Delta | Finished | Cancelled | Failed
+RowEvent: TypeAlias = Prefilled | Delta | Published | Finished | Cancelled | Failed
 Terminal: TypeAlias = Finished | Cancelled | Failed
 
 
@@ -147,15 +171,28 @@ class Detokenizer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """A conversation as ids, ready for the assistant's reply.
+
+    The first ``boundary`` tokens are those that the next turn will render again, whether the reply is text
+    or a tool's result; 0 when that is not known.
+    """
+
+    tokens: TokenIds
+    boundary: int = 0
+
+
 class TextCodec(Protocol):
     """A model's tokenizer and chat template. Any thread; methods may take milliseconds."""
 
     def render_chat(
         self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
-    ) -> Sequence[int]:
+    ) -> RenderedPrompt:
         """Return the prompt ids of a conversation, ready for the assistant's reply.
 
-        Raises TemplateError when the model's template refuses the messages.
+        Where the text begins with a sequence that was remembered, its ids are kept. Raises TemplateError when
+        the model's template refuses the messages.
         """
         ...
 

@@ -83,7 +83,7 @@ def test_what_is_not_the_clients_to_set(codec: HfTextCodec, name: str) -> None:
 
 
 def test_render_is_ready_for_the_reply(codec: HfTextCodec) -> None:
-    ids = codec.render_chat([USER], {"enable_thinking": False})
+    ids = codec.render_chat([USER], {"enable_thinking": False}).tokens
     assert codec.decode(ids) == "user\nhelloassistant\n"
     assert [token for token in ids if token < 3] == [1, 2, 1]
 
@@ -93,7 +93,7 @@ def test_template_kwargs_reach_the_template(write_gguf: Callable[..., Path], tmp
         write_gguf(metadata={"tokenizer.chat_template": "{{ mood }}"}), tmp_path / "out", source="test"
     )
     codec = codec_of(tmp_path / "out")
-    assert codec.decode(codec.render_chat([USER], {"mood": "fine"})) == "fine"
+    assert codec.decode(codec.render_chat([USER], {"mood": "fine"}).tokens) == "fine"
 
 
 def test_encode_adds_nothing(write_gguf: Callable[..., Path], tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_encoding_from_many_threads_is_exact(codec: HfTextCodec) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert [list(ids) for ids in pool.map(codec.encode, texts)] == expected
         rendered = pool.map(
-            lambda text: codec.decode(codec.render_chat([{**USER, "content": text}], {})), texts
+            lambda text: codec.decode(codec.render_chat([{**USER, "content": text}], {}).tokens), texts
         )
         assert list(rendered) == [f"user\n{text}assistant\n" for text in texts]
 
@@ -225,4 +225,4 @@ def test_default_model_pieces_join_to_the_whole(real_codec: HfTextCodec, tokens:
 def test_default_model_renders_as_transformers_does(real_codec: HfTextCodec) -> None:
     messages = [{"role": "system", "content": "Be brief."}, USER]
     expected = real_codec._wrapper.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
-    assert list(real_codec.render_chat(messages, {})) == expected
+    assert list(real_codec.render_chat(messages, {}).tokens) == expected

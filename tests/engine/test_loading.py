@@ -183,7 +183,7 @@ def test_end_tokens_of_every_file(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_default_model_knows_the_capital_of_france(default_model: LoadedModel) -> None:
     messages = [{"role": "user", "content": "What is the capital of France? Answer briefly."}]
-    prompt = list(default_model.codec.render_chat(messages, {}))
+    prompt = list(default_model.codec.render_chat(messages, {}).tokens)
     answer = generate(default_model.model, default_model.codec._wrapper, prompt, max_tokens=24)
     assert "Paris" in answer
 

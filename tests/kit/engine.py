@@ -14,9 +14,11 @@ from samovar.runtime.engine.port import (
     LaneFigures,
     ModelInfo,
     Prefilled,
+    RenderedPrompt,
     RowEvent,
     RowRequest,
 )
+from samovar.storage.tokens import TokenIds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,11 +46,11 @@ class FakeCodec:
 
     def render_chat(
         self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
-    ) -> Sequence[int]:
+    ) -> RenderedPrompt:
         text = "".join(str(message["content"]) for message in messages)
         if text == "!bad":
             raise TemplateError("the template refuses these messages")
-        return [ord(character) % 256 for character in text]
+        return RenderedPrompt(TokenIds.of(self.encode(text)))
 
     def encode(self, text: str) -> Sequence[int]:
         return [ord(character) % 256 for character in text]
