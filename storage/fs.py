@@ -1,4 +1,4 @@
-"""The only module of Samovar that makes ``os`` file calls: durable writes, directory sync, locks.
+"""The only module of Samovar that makes ``os`` file calls: durable writes, folder sync, locks, vectors.
 
 Durability: what a function here reports as written survives a crash of the machine, because the file
 is synced before its rename and the folder after it. Any thread; every function blocks on the disk.
@@ -7,6 +7,7 @@ is synced before its rename and the folder after it. Any thread; every function 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -14,16 +15,20 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
+
+from .filesystem import FileEntry, Space
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable, Sequence
     from types import TracebackType
 
 PRIVATE_FILE_MODE = 0o600
 PRIVATE_FOLDER_MODE = 0o700
 STAGING_PREFIX = ".staging-"
 _LOCK_POLL_S = 0.05
+_MAX_SEGMENTS: Final = max(16, os.sysconf("SC_IOV_MAX"))
+_MAX_CALL_BYTES: Final = 1 << 30  # Linux moves 2 GiB at most in one call, macOS refuses more
 
 
 class FileLocked(OSError):
@@ -189,3 +194,138 @@ def _check_deadline(path: Path, descriptor: int, deadline_s: float) -> None:
     if time.monotonic() >= deadline_s:
         holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
         raise FileLocked(f"{path} is locked by process {holder}")
+
+
+class OsFile:
+    """An open file of the operating system (storage/filesystem.py ``OpenFile``)."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+
+    def write(self, segments: Sequence[memoryview], offset: int) -> int:
+        """Write from ``offset`` on in as few calls as the system allows; fewer bytes when one came short."""
+        total = 0
+        for batch, size in _batches(segments):
+            written = os.pwritev(self._open(), batch, offset + total)
+            total += written
+            if written < size:
+                break
+        return total
+
+    def read(self, segments: Sequence[memoryview], offset: int) -> int:
+        """Fill from ``offset`` on in as few calls as the system allows; fewer bytes when one came short."""
+        total = 0
+        for batch, size in _batches(segments):
+            count = os.preadv(self._open(), batch, offset + total)
+            total += count
+            if count < size:
+                break
+        return total
+
+    def size(self) -> int:
+        """Return the file's length in bytes."""
+        return os.fstat(self._open()).st_size
+
+    def sync(self) -> None:
+        """Force data and length to the medium."""
+        sync_descriptor(self._open())
+
+    def close(self) -> None:
+        """Close the file. Idempotent, also after an error, which leaves."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _open(self) -> int:
+        if self._descriptor is None:
+            raise OSError(errno.EBADF, "the file is closed")
+        return self._descriptor
+
+
+def _batches(segments: Sequence[memoryview]) -> Generator[tuple[list[memoryview], int]]:
+    """Yield lists that one call may take, and their bytes."""
+    pieces = _cut(segments)
+    batch: list[memoryview] = []
+    size = 0
+    for piece in pieces:
+        if len(batch) == _MAX_SEGMENTS or size + piece.nbytes > _MAX_CALL_BYTES:
+            yield batch, size
+            batch, size = [], 0
+        batch.append(piece)
+        size += piece.nbytes
+    if size:
+        yield batch, size
+
+
+def _cut(segments: Sequence[memoryview]) -> Generator[memoryview]:
+    for segment in segments:
+        for start in range(0, segment.nbytes, _MAX_CALL_BYTES):
+            yield segment[start : start + _MAX_CALL_BYTES]
+
+
+class OsFilesystem:
+    """The operating system's file system (storage/filesystem.py ``Filesystem``). Any thread."""
+
+    def create(self, path: Path) -> OsFile:
+        """Create a new private file for writing; FileExistsError when there is one."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return OsFile(os.open(path, flags, PRIVATE_FILE_MODE))
+
+    def open(self, path: Path) -> OsFile:
+        """Open a file for reading; FileNotFoundError when there is none. A pipe does not make it wait."""
+        return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename, replacing ``target`` atomically."""
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+        path.unlink()
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove an empty folder."""
+        path.rmdir()
+
+    def make_folder(self, path: Path) -> None:
+        """Create a private folder and its missing parents, each synced into the folder above it."""
+        missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+        for folder in reversed(missing):
+            folder.mkdir(mode=PRIVATE_FOLDER_MODE, exist_ok=True)  # another thread may be making it too
+            sync_folder(folder.parent)
+
+    def list(self, path: Path) -> list[FileEntry]:
+        """Return what is in a folder; empty without one. Links are not followed, the vanished left out."""
+        try:
+            with os.scandir(path) as entries:
+                return list(_described(entries))
+        except FileNotFoundError:
+            return []
+
+    def sync_folder(self, path: Path) -> None:
+        """Force a folder's entries to the medium."""
+        sync_folder(path)
+
+    def touch(self, path: Path, mtime_s: float) -> None:
+        """Set a file's time of last use."""
+        os.utime(path, (mtime_s, mtime_s))
+
+    def space(self, path: Path) -> Space:
+        """Return the room on the volume, as far as this user may have it."""
+        figures = os.statvfs(path)
+        return Space(figures.f_bavail * figures.f_frsize, figures.f_blocks * figures.f_frsize)
+
+    def lock(self, path: Path) -> FileLock:
+        """Take an exclusive lock, at once or not at all: FileLocked names path and holder."""
+        return FileLock.acquire(path)
+
+
+def _described(entries: Iterable[os.DirEntry[str]]) -> Generator[FileEntry]:
+    for entry in entries:
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        yield FileEntry(entry.name, entry.is_dir(follow_symlinks=False), status.st_size, status.st_mtime)
