@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..runtime.engine.port import LaneBackend, ModelInfo
+    from .residency import Residency
     from .stream import RequestStream
 
 
@@ -31,12 +32,23 @@ class RowEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class RowPublished:
+    """Told to a row's owner when residency has a checkpoint of the row."""
+
+    row_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartRow:
-    """Let a row join the batch; its events go to ``stream``, its end also to ``owner``."""
+    """Let a row join the batch; its events go to ``stream``, its end also to ``owner``.
+
+    What it publishes is kept for ``session_id`` by preference.
+    """
 
     request: RowRequest
     stream: RequestStream
-    owner: ActorRef[RowEnded]
+    owner: ActorRef[RowPublished | RowEnded]
+    session_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +107,10 @@ LaneMessage: TypeAlias = StartRow | CancelRow | GetRows | GetFigures | LaneSteps
 class GenerationActor(Actor[LaneMessage]):
     """One lane. ``backend`` makes a fresh backend; it is opened, used and closed on the lane's thread."""
 
-    def __init__(self, backend: Callable[[], LaneBackend], totals: LaneTotals) -> None:
+    def __init__(
+        self, backend: Callable[[], LaneBackend], totals: LaneTotals, residency: Residency | None = None
+    ) -> None:
+        self._residency = residency
         self._backend = backend
         self._totals = totals
         self._rows: dict[str, StartRow] = {}
@@ -153,12 +168,21 @@ class GenerationActor(Actor[LaneMessage]):
             self._figures = step.figures
         for event in step.events:
             row = self._rows.get(event.id)
-            if row is None or isinstance(event, Published):
+            if row is None:
+                continue
+            if isinstance(event, Published):
+                self._keep(event, row)
                 continue
             row.stream.push(event)
             if isinstance(event, Finished | Cancelled | Failed):
                 del self._rows[event.id]
                 row.owner.tell(RowEnded(self.ctx.self, event))
+
+    def _keep(self, event: Published, row: StartRow) -> None:
+        """Hand a checkpoint to residency before anybody can hear of it: a later take finds it."""
+        if self._residency is not None:
+            self._residency.put(event.checkpoint, row.session_id)
+            row.owner.tell(RowPublished(event.id))
 
     def _send(self, command: LaneCommand) -> None:
         if self._thread is None:
@@ -181,9 +205,15 @@ class Lane:
     def __init__(self, ref: ActorRef[LaneMessage]) -> None:
         self.ref = ref
 
-    def start(self, request: RowRequest, stream: RequestStream, owner: ActorRef[RowEnded]) -> bool:
+    def start(
+        self,
+        request: RowRequest,
+        stream: RequestStream,
+        owner: ActorRef[RowPublished | RowEnded],
+        session_id: str | None = None,
+    ) -> bool:
         """Let a row join; False when the lane cannot take messages (it has stopped, or is flooded)."""
-        return self.ref.tell(StartRow(request, stream, owner))
+        return self.ref.tell(StartRow(request, stream, owner, session_id))
 
     def cancel(self, row_id: str) -> None:
         """Drop a row before the next step; the terminal event follows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from ..runtime.engine.port import GREEDY, Sampling
 
@@ -33,11 +33,25 @@ class GenerationRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixReuse:
+    """How much of a prompt was there already, from where, and why not more (None: nothing was missing)."""
+
+    tier: Literal["none", "ram", "ssd"]
+    cached_tokens: int
+    restore_ms: float
+    miss_reason: str | None
+
+
+NO_REUSE: Final = PrefixReuse("none", 0, 0.0, "cache_off")
+
+
+@dataclass(frozen=True, slots=True)
 class Admitted:
     """The request is queued or running; its events come through ``stream``."""
 
     stream: RequestStream
     prompt_tokens: int
+    reuse: PrefixReuse = NO_REUSE
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Admission, queueing, placement and cancellation of requests.
 
-A request is prepared (rendered and tokenised on the blocking pool), waits in the queue, and runs as a row
-of a lane. Its ``Submit`` stays open until a row is its own: so a crash of the scheduler reaches exactly
+A request is prepared (rendered and tokenised on the blocking pool), waits in the backlog, borrows the longest
+prefix that residency has, and runs as a row of a lane. Its ``Submit`` stays open until a row is its own: so a crash of the scheduler reaches exactly
 the unstarted requests as ActorCrashed, and a client that leaves while queued is simply skipped. Rows that
 run are the lanes' knowledge; a restarted scheduler asks for them and goes on.
 """
@@ -9,15 +9,17 @@ run are the lanes' knowledge; a restarted scheduler asks for them and goes on.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
+from ..runtime.engine.checkpoint import Prefix
 from ..runtime.engine.errors import EngineError
 from ..runtime.engine.port import Cancelled, Failed, Finished, RowRequest
 from ..runtime.kernel import Actor, ActorCrashed, ActorRef, Ask, Deferred, Terminated
-from .generation import Lane, RowEnded
-from .requests import Admission, Admitted, GenerationRequest, Refused
+from ..storage.tokens import TokenIds
+from .backlog import Backlog, Prefilling
+from .generation import Lane, RowEnded, RowPublished
+from .requests import Admission, Admitted, GenerationRequest, PrefixReuse, Refused
 from .stream import RequestStream
 
 if TYPE_CHECKING:
@@ -25,18 +27,26 @@ if TYPE_CHECKING:
 
     from ..runtime.engine.port import ModelInfo, RenderedPrompt, TextCodec
     from ..runtime.kernel import BlockingPool
+    from .residency import Residency, Taken
 
 LANE_ASK_S = 5.0
+TAKE_S = 300.0
+RATE_SMOOTHING = 0.3
+RATE_MIN_TOKENS = 64
 RETRY_AFTER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOptions:
-    """Limits: rows per lane, requests that may wait beyond free rows, tokens where a request says none."""
+    """Limits: rows per lane, requests that may wait beyond free rows, tokens where a request says none.
+
+    ``publish_min_tokens``: the shortest state that rows publish.
+    """
 
     batch: int
     queue: int
     max_tokens: int
+    publish_min_tokens: int = 32
 
 
 @dataclass(slots=True)
@@ -97,6 +107,22 @@ class PreparationFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Borrowed:
+    """Residency has answered for a request that is about to run (from a task)."""
+
+    request_id: str
+    taken: Taken
+
+
+@dataclass(frozen=True, slots=True)
+class NotBorrowed:
+    """Residency could not be asked for a request that is about to run (from a task)."""
+
+    request_id: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class Drain(Ask[None]):
     """Close admission; answered when nothing is prepared, queued or running any more."""
 
@@ -107,7 +133,17 @@ class GetFigures(Ask[SchedulerFigures]):
 
 
 SchedulerMessage: TypeAlias = (
-    Submit | Cancel | Prepared | PreparationFailed | RowEnded | Terminated | Drain | GetFigures
+    Submit
+    | Cancel
+    | Prepared
+    | PreparationFailed
+    | Borrowed
+    | NotBorrowed
+    | RowPublished
+    | RowEnded
+    | Terminated
+    | Drain
+    | GetFigures
 )
 
 
@@ -116,6 +152,19 @@ class _Waiting:
     request: GenerationRequest
     answer: Deferred[Admission]
     row: RowRequest
+    tokens: TokenIds
+
+    @property
+    def namespace(self) -> str:
+        return self.row.namespace
+
+
+@dataclass(slots=True)
+class _Running:
+    """A row on a lane. ``lease_id`` is the lease of the prefix that it started from."""
+
+    stream: RequestStream
+    lease_id: int | None = None
 
 
 @dataclass(slots=True)
@@ -123,11 +172,11 @@ class _Place:
     """One lane and the rows placed on it."""
 
     lane: Lane
-    rows: dict[str, RequestStream] = field(default_factory=dict[str, RequestStream])
+    rows: dict[str, _Running] = field(default_factory=dict[str, _Running])
 
 
 class SchedulerActor(Actor[SchedulerMessage]):
-    """See the module. Policy: first come, first served; the lane with the fewest rows."""
+    """See the module. Policy: ``Backlog``'s order; the lane with the fewest rows."""
 
     def __init__(
         self,
@@ -138,6 +187,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
         options: SchedulerOptions,
         *,
         counts: SchedulerCounts,
+        residency: Residency | None = None,
     ) -> None:
         self._places = [_Place(lane) for lane in lanes]
         self._codec = codec
@@ -145,7 +195,10 @@ class SchedulerActor(Actor[SchedulerMessage]):
         self._pool = pool
         self._options = options
         self._preparing: dict[str, Deferred[Admission]] = {}
-        self._queue: deque[_Waiting] = deque()
+        self._backlog: Backlog[_Waiting] = Backlog()
+        self._borrowing: dict[str, _Waiting] = {}
+        self._residency = residency
+        self._prefill_tps: float | None = None
         self._drains: list[Deferred[None]] = []
         self._open = True
         self._counts = counts
@@ -155,7 +208,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
         for place in self._places:
             self.ctx.watch(place.lane.ref)
             for row in await place.lane.rows(LANE_ASK_S):
-                place.rows[row.request.id] = row.stream
+                place.rows[row.request.id] = _Running(row.stream)
 
     async def receive(self, message: SchedulerMessage) -> None:
         """Keep the queue moving."""
@@ -166,6 +219,13 @@ class SchedulerActor(Actor[SchedulerMessage]):
                 self._prepared(message)
             case PreparationFailed():
                 self._unprepared(message)
+            case Borrowed():
+                self._borrowed(message.request_id, message.taken)
+            case NotBorrowed():
+                self._borrowed(message.request_id, None)
+            case RowPublished():
+                self._backlog.published(message.row_id)
+                self._dispatch()
             case RowEnded():
                 self._row_ended(message)
             case Cancel():
@@ -189,7 +249,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
             self._refuse(self.ctx.defer(message), refusal)
             return
         self._forget_leavers()
-        waiting = len(self._preparing) + len(self._queue)
+        waiting = len(self._preparing) + len(self._backlog)
         if waiting >= self._options.queue + self._free_rows():
             refusal = Refused(
                 "queue_full", f"{waiting} requests are waiting already", retry_after_s=RETRY_AFTER_S
@@ -214,7 +274,8 @@ class SchedulerActor(Actor[SchedulerMessage]):
             self._refuse(answer, _beyond_context(len(tokens), self._model.context_length))
         else:
             max_tokens = min(request.max_tokens or self._options.max_tokens, room)
-            self._queue.append(_Waiting(request, answer, self._row(request, tokens, max_tokens)))
+            row = self._row(request, message.prompt, max_tokens)
+            self._backlog.add(_Waiting(request, answer, row, tokens))
         self._dispatch()
 
     def _unprepared(self, message: PreparationFailed) -> None:
@@ -226,11 +287,20 @@ class SchedulerActor(Actor[SchedulerMessage]):
             answer.reject(error)
         self._dispatch()
 
-    def _row(self, request: GenerationRequest, tokens: Sequence[int], max_tokens: int) -> RowRequest:
+    def _row(self, request: GenerationRequest, prompt: RenderedPrompt, max_tokens: int) -> RowRequest:
         sampling = request.sampling
         if not request.temperature_given:
             sampling = replace(sampling, temperature=self._model.default_temperature)
-        return RowRequest(request.id, tokens, max_tokens, sampling, request.stop, request.top_logprobs)
+        return RowRequest(
+            request.id,
+            prompt.tokens,
+            max_tokens,
+            sampling,
+            request.stop,
+            request.top_logprobs,
+            boundary=prompt.boundary,
+            publish=self._residency is not None,
+        )
 
     def _refuse(self, answer: Deferred[Admission], refusal: Refused) -> None:
         self._counts.refused += 1
@@ -240,36 +310,94 @@ class SchedulerActor(Actor[SchedulerMessage]):
 
     def _dispatch(self) -> None:
         self._forget_leavers()
-        while self._queue and self._free_rows() > 0:
-            place = min(self._places, key=lambda place: len(place.rows))
-            self._place(self._queue.popleft(), place)
+        while self._free_rows() > 0 and (waiting := self._backlog.next()) is not None:
+            if self._residency is None:
+                self._place(waiting, None)
+            else:
+                self._borrow(waiting, self._residency)
         self._settle_drains()
 
-    def _place(self, waiting: _Waiting, place: _Place) -> None:
-        request_id = waiting.request.id
+    def _borrow(self, waiting: _Waiting, residency: Residency) -> None:
+        """Ask for the longest prefix there is; the request's row is reserved meanwhile."""
+        request = waiting.request
+        self._borrowing[request.id] = waiting
+        self._announce(waiting, 0)
+        self.ctx.spawn(
+            residency.take(
+                waiting.tokens,
+                waiting.namespace,
+                request.session_id,
+                self._prefill_tps,
+                self.ctx.self,
+                TAKE_S,
+            ),
+            lambda taken: Borrowed(request.id, taken),
+            lambda error: NotBorrowed(request.id, error),
+        )
+
+    def _announce(self, waiting: _Waiting, cached: int) -> None:
+        """Let others wait for what this request is about to prefill."""
+        tokens = waiting.tokens[:-1]
+        if len(tokens) - cached >= self._options.publish_min_tokens:
+            prefilling = Prefilling(tokens, waiting.namespace, cached, self._model.trims)
+            self._backlog.began(waiting.request.id, prefilling)
+        else:
+            self._backlog.published(waiting.request.id)
+
+    def _borrowed(self, request_id: str, taken: Taken | None) -> None:
+        """Run a request with what residency gave, or from nothing when it could not be asked."""
+        self._place(self._borrowing.pop(request_id), taken)
+        self._dispatch()
+
+    def _place(self, waiting: _Waiting, taken: Taken | None) -> None:
+        request_id, lease = waiting.request.id, None if taken is None else taken.lease
         stream = RequestStream(request_id, lambda _: self._ask_to_cancel(request_id))
-        if not waiting.answer.reply(Admitted(stream, len(waiting.row.tokens))):
-            return  # the client left
+        if not waiting.answer.reply(Admitted(stream, len(waiting.tokens), self._reuse(taken))):
+            self._counts.cancelled += 1  # the client left
+            self._let_go(request_id, None if lease is None else lease.id)
+            return
         stream.started_s = self.ctx.now_s()
         self._counts.admitted += 1
-        if place.lane.start(waiting.row, stream, self.ctx.self):
-            place.rows[request_id] = stream
+        row = waiting.row
+        if lease is not None:
+            row = replace(row, prefix=Prefix(lease.checkpoint, lease.length))
+        if self._residency is not None:
+            self._announce(waiting, 0 if lease is None else lease.length)
+        self._start(row, stream, None if lease is None else lease.id, waiting.request.session_id)
+
+    def _start(
+        self, row: RowRequest, stream: RequestStream, lease_id: int | None, session_id: str | None
+    ) -> None:
+        place = min(self._places, key=lambda place: len(place.rows))
+        if place.lane.start(row, stream, self.ctx.self, session_id):
+            place.rows[row.id] = _Running(stream, lease_id)
         else:
             self._counts.failed += 1
-            stream.push(Failed(request_id, "lane_unavailable", f"{place.lane.ref.path} takes no requests"))
+            stream.push(Failed(row.id, "lane_unavailable", f"{place.lane.ref.path} takes no requests"))
+            self._let_go(row.id, lease_id)
+
+    def _reuse(self, taken: Taken | None) -> PrefixReuse:
+        if taken is None:
+            reason = "cache_off" if self._residency is None else "cache_unavailable"
+            return PrefixReuse("none", 0, 0.0, reason)
+        return PrefixReuse(taken.tier, taken.length, taken.restore_ms, taken.miss_reason)
+
+    def _let_go(self, request_id: str, lease_id: int | None) -> None:
+        """Nobody needs to wait for this request any more, and nothing of it is borrowed."""
+        self._backlog.published(request_id)
+        if lease_id is not None and self._residency is not None:
+            self._residency.release(lease_id)
 
     def _ask_to_cancel(self, request_id: str) -> None:
         self.ctx.self.tell(Cancel(request_id))
 
     def _free_rows(self) -> int:
-        return sum(self._options.batch - len(place.rows) for place in self._places)
+        taken = len(self._borrowing) + sum(len(place.rows) for place in self._places)
+        return self._options.batch * len(self._places) - taken
 
     def _forget_leavers(self) -> None:
         """Drop queued requests whose client has gone."""
-        staying = [waiting for waiting in self._queue if not waiting.answer.closed]
-        if len(staying) < len(self._queue):
-            self._counts.cancelled += len(self._queue) - len(staying)
-            self._queue = deque(staying)
+        self._counts.cancelled += self._backlog.drop(lambda waiting: waiting.answer.closed)
 
     # -- out ------------------------------------------------------------------------------------------
 
@@ -280,24 +408,39 @@ class SchedulerActor(Actor[SchedulerMessage]):
 
     def _row_ended(self, message: RowEnded) -> None:
         place = self._place_of(message.lane)
-        if place.rows.pop(message.event.id, None) is not None:
+        row = place.rows.pop(message.event.id, None)
+        if row is not None:
+            self._let_go(message.event.id, row.lease_id)
             match message.event:
                 case Finished():
                     self._counts.finished += 1
+                    self._learn(message.event)
                 case Cancelled():
                     self._counts.cancelled += 1
                 case Failed():
                     self._counts.failed += 1
         self._dispatch()
 
+    def _learn(self, finished: Finished) -> None:
+        """Follow the rate at which prompts are prefilled, against which a restore is weighed."""
+        tokens = finished.prompt_tokens - finished.cached_tokens
+        if tokens < RATE_MIN_TOKENS or finished.prefill_ms <= 0:
+            return
+        rate = tokens / (finished.prefill_ms / 1e3)
+        before = self._prefill_tps
+        self._prefill_tps = rate if before is None else before + RATE_SMOOTHING * (rate - before)
+
     def _lane_ended(self, message: Terminated) -> None:
         """Report a lane's end to every client that it touched and watch its next incarnation."""
         place = self._place_of(message.ref)
         rows, place.rows = place.rows, {}
         cause = message.failure.error if message.failure is not None else message.reason
-        for request_id, stream in rows.items():
+        for request_id, row in rows.items():
             self._counts.failed += 1
-            stream.push(Failed(request_id, "lane_crashed", f"the lane serving this request failed: {cause}"))
+            self._let_go(request_id, row.lease_id)
+            row.stream.push(
+                Failed(request_id, "lane_crashed", f"the lane serving this request failed: {cause}")
+            )
         self.ctx.watch(message.ref)
         self._dispatch()
 
@@ -305,7 +448,8 @@ class SchedulerActor(Actor[SchedulerMessage]):
         return next(place for place in self._places if place.lane.ref is lane)
 
     def _settle_drains(self) -> None:
-        if self._preparing or self._queue or any(place.rows for place in self._places):
+        running = any(place.rows for place in self._places)
+        if self._preparing or self._backlog or self._borrowing or running:
             return
         for drain in self._drains:
             drain.reply(None)
@@ -315,8 +459,8 @@ class SchedulerActor(Actor[SchedulerMessage]):
 
     def _figures(self) -> SchedulerFigures:
         return SchedulerFigures(
-            queued=len(self._preparing) + len(self._queue),
-            running=sum(len(place.rows) for place in self._places),
+            queued=len(self._preparing) + len(self._backlog),
+            running=len(self._borrowing) + sum(len(place.rows) for place in self._places),
             **asdict(self._counts),
         )
 

@@ -48,8 +48,8 @@ UNSUPPORTED = (
     Unsupported("kv.start", "quantised KV state", fatal=False),
     Unsupported("model.draft", "speculative decoding", fatal=True),
     Unsupported("model.adapters", "LoRA adapters", fatal=True),
-    Unsupported("cache.ram", "the prefix cache in memory", fatal=False, harmless=(0,)),
-    Unsupported("cache.ssd", "the prefix cache on disk", fatal=False, harmless=("off", 0)),
+    Unsupported("cache.ram.retention", "retention by cost and size", fatal=False),
+    Unsupported("cache.ssd.layout", "storage in blocks and deltas", fatal=False),
     Unsupported("checkpoint", "checkpointing of replies in the making", fatal=False),
 )
 

@@ -190,6 +190,9 @@ class Ssd:
         "fast",
         "Check restored data: fast checksum, cryptographic hash, or not.",
     )
+    write_behind: bool = key(
+        Flag(), default=True, doc="Write what is published in the background; else at eviction and flush."
+    )
     layout: str = key(Choice(("whole", "blocks", "delta")), "whole", "How a checkpoint lies on disk.")
     writers: int = key(Int(1, 64), 2, "Threads that write.")
     readers: int = key(Int(1, 64), 2, "Threads that restore.")

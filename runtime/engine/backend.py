@@ -18,11 +18,13 @@ import mlx.core as mx
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from .batch import DecodeBatch
-from .batchable import require_batching
+from .batchable import always_trims, require_batching
 from .pace import ChunkSizer, RateWindow, StepMeter
-from .port import LaneFigures, TokenLogprob
+from .port import Delta, LaneFigures, TokenLogprob
 from .prefill import PrefillPass, PrefillQueue, launch_pass
+from .publishing import Publisher
 from .rows import DETOKENIZER_ERRORS, Refusal, admit
+from .snapshots import clone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,12 +44,14 @@ class BackendOptions:
     """Limits of one lane.
 
     ``batch``: rows that hold state at once. ``prefill_chunk``: tokens of one pass (None: 512 on a CPU,
-    else 2048). ``decode_gap_ms``: how long a pass may hold up rows that decode.
+    else 2048). ``decode_gap_ms``: how long a pass may hold up rows that decode. ``publish_min_tokens``: the
+    shortest state that rows publish.
     """
 
     batch: int = 8
     prefill_chunk: int | None = None
     decode_gap_ms: float = 250.0
+    publish_min_tokens: int = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class _Opened:
     stream: mx.ThreadLocalStream
     batch: DecodeBatch
     sizer: ChunkSizer
+    publisher: Publisher
 
 
 class MlxBackend:
@@ -104,7 +109,10 @@ class MlxBackend:
             chunk = _CPU_CHUNK if mx.default_device() == mx.cpu else _GPU_CHUNK
         sizer = ChunkSizer(chunk, self._options.decode_gap_ms / 1e3)
         self._wired_limit = maybe_set_recommended_wired_limit()
-        self._opened = _Opened(loaded, stream, DecodeBatch(loaded.model), sizer)
+        publisher = Publisher(
+            self._options.publish_min_tokens, loaded.codec, always_trims=always_trims(loaded.model)
+        )
+        self._opened = _Opened(loaded, stream, DecodeBatch(loaded.model), sizer, publisher)
         return loaded.info
 
     def insert(self, request: RowRequest) -> None:
@@ -122,8 +130,9 @@ class MlxBackend:
 
     def cancel(self, row_id: str) -> None:
         """End a row now; it is out of every later launch, and ``Cancelled`` comes with the next step."""
-        row = self._rows.pop(row_id, None)
-        if row is not None:
+        row = self._rows.get(row_id)
+        if row is not None and not row.ended:  # one that has ended is on its way out with all it said
+            del self._rows[row_id]
             self._outbox.append(row.cancelled())
 
     @property
@@ -191,8 +200,16 @@ class MlxBackend:
         while self._waiting and held < self._options.batch:
             row = self._waiting.popleft()
             if not row.ended:
+                self._borrow(opened, row)
                 self._queue.add(row)
                 held += 1
+
+    def _borrow(self, opened: _Opened, row: Row) -> None:
+        """Give a row the state that it starts from, and say where it publishes its own."""
+        prefix = row.request.prefix
+        if prefix is not None:
+            row.caches = clone(prefix.checkpoint, prefix.length)
+        opened.publisher.plan(row)
 
     def _regroup(self, opened: _Opened) -> None:
         """Let ended rows leave the batch and prefilled ones join it."""
@@ -207,9 +224,15 @@ class MlxBackend:
 
     def _decode(self, opened: _Opened) -> Iterator[RowEvent]:
         batch = opened.batch
-        if not batch.rows:
+        if batch.rows:
+            yield from self._advance(opened, batch)
+        else:
             self._steps.paused()
-            return
+        for row, events in opened.publisher.settle(wait=all(row.ended for row in batch.rows)):
+            del self._rows[row.id]
+            yield from events
+
+    def _advance(self, opened: _Opened, batch: DecodeBatch) -> Iterator[RowEvent]:
         if not batch.in_flight:
             self._steps.started(self._clock())
         decoded = batch.advance()
@@ -230,11 +253,17 @@ class MlxBackend:
         self._decoded += 1
         try:
             logprobs = () if raw is None else (self._named(opened, token, raw),)
-            yield from row.accept(token, logprobs, opened.loaded.codec.end_tokens, now_s)
+            events = row.accept(token, logprobs, opened.loaded.codec.end_tokens, now_s)
         except DETOKENIZER_ERRORS as error:
             yield row.failed("detokenizer_error", f"token {token} has no text: {error}")
-        if row.ended:
             del self._rows[row.id]
+            return
+        for event in events:
+            if isinstance(event, Delta):
+                yield event
+            elif not opened.publisher.leave(opened.batch, row, event):
+                yield event
+                del self._rows[row.id]
 
     def _named(self, opened: _Opened, token: int, raw: RawLogprobs) -> TokenLogprob:
         top = tuple((other, self._text_of(opened, other), value) for other, value in raw.top)
@@ -280,6 +309,9 @@ class MlxBackend:
         for row, count in turns:
             row.prefilled += count
             yield row.progress()
+            published = opened.publisher.reached(row) if count else None
+            if published is not None:
+                yield published
             if row.remaining == 0 and row.request.max_tokens == 0:
                 yield row.finish_empty(self._clock())
                 del self._rows[row.id]

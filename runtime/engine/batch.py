@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import mlx.core as mx
+from mlx_lm.models.cache import BatchKVCache, KVCache
 
 from .sampling import BatchSampler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...storage.tokens import TokenIds
     from .rows import Row
 
 SETTLE_EVERY: Final = 256
@@ -85,6 +87,28 @@ class Decoded(NamedTuple):
     logprobs: RawLogprobs | None
 
 
+def _merged(caches: list[Any]) -> Any:
+    """Return one batch cache over the rows' caches. A row alone keeps its buffers: nothing is copied."""
+    first = caches[0]
+    if len(caches) > 1 or type(first) is not KVCache or first.keys is None:
+        return first.merge(caches)
+    merged = BatchKVCache([0])
+    merged.keys, merged.values = first.keys, first.values
+    merged.offset = mx.array([first.offset])
+    merged._idx = first.offset  # noqa: SLF001 - its own name for how many tokens its rows hold
+    return merged
+
+
+def _extracted(cache: Any, line: int, *, alone: bool) -> Any:
+    """Return one row's cache. A row alone hands over its buffers, since the batch is done with them."""
+    if not alone or type(cache) is not BatchKVCache:
+        return cache.extract(line)
+    single = KVCache()
+    single.keys, single.values = cache.keys.view(cache.keys.dtype), cache.values.view(cache.values.dtype)
+    single.offset = cache._idx  # noqa: SLF001 - a row alone has no padding
+    return single
+
+
 class DecodeBatch:
     """A running batch. Lane thread only, under the lane's stream.
 
@@ -100,6 +124,7 @@ class DecodeBatch:
         self._sampler: BatchSampler | None = None
         self._probe: _Probe | None = None
         self._flying: _Step | None = None
+        self._joined: dict[str, int] = {}
         self.rows: list[Row] = []
         self.launched = 0
         self.read_step = 0
@@ -112,7 +137,7 @@ class DecodeBatch:
     def join(self, rows: Sequence[Row]) -> None:
         """Take over the caches of prefilled rows; each starts with its last prompt token as input."""
         layers = zip(*(row.caches for row in rows), strict=True)
-        caches = [layer[0].merge(list(layer)) for layer in layers]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+        caches = [_merged(list(layer)) for layer in layers]
         inputs = mx.array([row.prompt[-1] for row in rows], dtype=mx.uint32)
         if self._inputs is None:
             self._caches, self._inputs = caches, inputs
@@ -122,8 +147,19 @@ class DecodeBatch:
             self._inputs = mx.concatenate([self._inputs, inputs])
         for row in rows:
             row.caches = []
+            self._joined[row.id] = self.launched
         self.rows.extend(rows)
         self._regroup()
+
+    def extract(self, row: Row) -> tuple[list[Any], TokenIds]:
+        """Return a copy of a row's state and the tokens that it encodes: all that were fed, launched step included.
+
+        The arrays are lazy and depend on the step in flight.
+        """
+        line = self.rows.index(row)
+        fed = len(row.prompt) - 1 + self.launched - self._joined[row.id]
+        alone = len(self.rows) == 1
+        return [_extracted(cache, line, alone=alone) for cache in self._caches], row.fed(fed)
 
     def drop_ended(self) -> None:
         """Remove the rows that have ended since the last launch."""
@@ -138,11 +174,13 @@ class DecodeBatch:
         assert self._inputs is not None
         self._inputs = self._inputs[mx.array(keep)]
         self.rows = [self.rows[line] for line in keep]
+        self._joined = {row.id: self._joined[row.id] for row in self.rows}
         self._regroup()
 
     def clear(self) -> None:
         """Give up all rows and their state."""
         self.rows, self._caches, self._inputs, self._flying = [], [], None, None
+        self._joined = {}
         self._regroup()
 
     def advance(self) -> list[Decoded]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import CacheList, KVCache, QuantizedKVCache, make_prompt_cache
 
 from .errors import EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from ...storage.tokens import TokenIds
     from .port import Detokenizer, ModelInfo
 
 
@@ -24,6 +25,10 @@ class EndingCodec(Protocol):
 
     def detokenizer(self) -> Detokenizer:
         """Return a fresh streaming detokenizer."""
+        ...
+
+    def remember(self, tokens: TokenIds) -> None:
+        """Note the ids of a prompt with its reply."""
         ...
 
 
@@ -68,3 +73,16 @@ def require_batching(model: Any) -> None:
     for layer, cache in enumerate(cast("Iterable[object]", make_prompt_cache(model))):
         if not hasattr(cache, "merge"):
             raise BatchingUnsupported(f"layer {layer}: {type(cache).__name__} cannot be batched")
+
+
+def always_trims(model: Any) -> bool:
+    """Whether every state of this model can be shortened to every offset: no ring and no recurrence in it."""
+    return all(type(cache) in (KVCache, QuantizedKVCache) for cache in _leaves(make_prompt_cache(model)))
+
+
+def _leaves(caches: Iterable[object]) -> Iterator[object]:
+    for cache in caches:
+        if isinstance(cache, CacheList):
+            yield from _leaves(cast("Iterable[object]", cache.caches))
+        else:
+            yield cache

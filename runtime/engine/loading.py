@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 import mlx.core as mx
 from mlx_lm import utils as mlx_lm_utils
 
+from .batchable import always_trims
 from .codec import HfTextCodec
 from .device import compute_dtype, computes_on_cpu
 from .errors import ModelUnreadable
@@ -89,6 +90,7 @@ class ModelHandle:
             dtype=dtype,
             default_temperature=config.default_temperature,
             created_s=int((self.path / "config.json").stat().st_mtime),
+            trims=always_trims(model),
         )
         return LoadedModel(model=model, codec=codec, info=info, path=self.path, config=config)
 

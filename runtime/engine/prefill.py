@@ -52,7 +52,7 @@ class PrefillQueue:
         while candidates and budget > 0:
             row = self._next(candidates)
             candidates.remove(row)
-            count = min(row.remaining, budget)
+            count = min(row.to_stop, budget)
             budget -= count
             turns.append((row, count))
         return turns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ...storage.tokens import TokenIds
 from .port import Cancelled, Delta, Failed, Finished, Prefilled
 from .sampling import RowSampler
 from .stops import StopMatcher
@@ -44,11 +45,14 @@ class Row:
     """A request from its insertion to its one terminal event. Lane thread only.
 
     ``caches`` is the row's own cache list until it joins the decode batch; then the batch owns the
-    state and the list is empty. ``prefilled`` counts the prompt tokens in it; the last prompt token is
-    never prefilled, it is the row's first decode input. ``completed`` counts emitted tokens.
+    state and the list is empty. ``prefilled`` counts the prompt tokens in it, of which the first ``cached``
+    were borrowed; the last prompt token is never prefilled, it is the row's first decode input.
+    ``completed`` counts emitted tokens. ``publish_at`` are the offsets of the prompt at which its state
+    is published; a prefill pass stops at each.
     """
 
     __slots__ = (
+        "cached",
         "caches",
         "completed",
         "decode_started_s",
@@ -58,6 +62,7 @@ class Row:
         "prefill_started_s",
         "prefilled",
         "prompt",
+        "publish_at",
         "request",
         "sampler",
         "text",
@@ -70,7 +75,9 @@ class Row:
         self.caches: list[Cache] = []
         self.matcher = StopMatcher(request.stop)
         self.sampler = RowSampler(request.sampling, prompt)
-        self.prefilled = 0
+        self.cached = 0 if request.prefix is None else request.prefix.length
+        self.prefilled = self.cached
+        self.publish_at: frozenset[int] = frozenset()
         self.output: list[int] = []
         self.completed = 0
         self.ended = False
@@ -86,6 +93,17 @@ class Row:
     def remaining(self) -> int:
         """Prompt tokens still to prefill (the last one is decoded, not prefilled)."""
         return len(self.prompt) - 1 - self.prefilled
+
+    @property
+    def to_stop(self) -> int:
+        """Prompt tokens until the next offset at which a prefill pass has to stop."""
+        ahead = [offset for offset in self.publish_at if offset > self.prefilled]
+        return min(ahead, default=len(self.prompt) - 1) - self.prefilled
+
+    def fed(self, count: int) -> TokenIds:
+        """Return the first ``count`` tokens that were fed to the model: prompt, then output."""
+        assert count <= len(self.prompt) + len(self.output), f"row {self.id} was fed tokens it never had"
+        return TokenIds.of((self.prompt + self.output)[:count])
 
     @property
     def ends_next(self) -> bool:
@@ -148,6 +166,7 @@ class Row:
             completion_tokens=self.completed,
             prefill_ms=(decoding - began) * 1e3,
             decode_ms=(now_s - decoding) * 1e3,
+            cached_tokens=self.cached,
         )
 
     def _end(self) -> None:
@@ -161,6 +180,7 @@ def admit(request: RowRequest, vocab_size: int, detokenizer: Callable[[], Detoke
     prompt = [int(token) for token in request.tokens]
     _check_prompt(prompt, vocab_size)
     _check_request(request, vocab_size)
+    _check_prefix(request, prompt)
     try:
         text = detokenizer()
     except DETOKENIZER_ERRORS as error:
@@ -175,6 +195,17 @@ def _check_prompt(prompt: Sequence[int], vocab_size: int) -> None:
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high
         raise Refusal("invalid_token", f"token id {wrong} is outside the vocabulary of {vocab_size}")
+
+
+def _check_prefix(request: RowRequest, prompt: Sequence[int]) -> None:
+    """Refuse state that is not this prompt's: the one mistake that would give wrong answers in silence."""
+    if request.prefix is None:
+        return
+    spec, length = request.prefix.checkpoint.spec, request.prefix.length
+    if not 0 < length < len(prompt) or not spec.serves(length) or spec.namespace != request.namespace:
+        raise Refusal("invalid_prefix", f"a prefix of {length} tokens cannot serve {len(prompt)} tokens")
+    if spec.tokens[:length].tolist() != list(prompt[:length]):
+        raise Refusal("invalid_prefix", "the borrowed state belongs to other tokens")
 
 
 def _check_request(request: RowRequest, vocab_size: int) -> None:

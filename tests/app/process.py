@@ -32,7 +32,7 @@ class ServerProcess:
             cwd=ROOT,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={"SAMOVAR__CACHE__SSD__DIR": "off", **os.environ, "PYTHONUNBUFFERED": "1"},
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -94,6 +94,13 @@ class ServerProcess:
 
     def chat(self, content: str, **fields: Any) -> tuple[int, Any]:
         return self.call("POST", "/v1/chat/completions", _chat(content, fields), timeout_s=60.0)
+
+    def talk(self, messages: list[dict[str, str]], **fields: Any) -> dict[str, Any]:
+        """Send a conversation and return the answer's body; it must be a 200."""
+        body = {"messages": messages, **fields}
+        status, answer = self.call("POST", "/v1/chat/completions", body, timeout_s=60.0)
+        assert status == 200, answer
+        return answer
 
     def stream(self, content: str, **fields: Any) -> Stream:
         connection = self.connect(60.0)
@@ -174,10 +181,19 @@ def text_of(events: list[Any]) -> str:
 
 def fake(*settings: str, step_ms: float = 2.0) -> ServerProcess:
     """Start a server over the scripted engine on a free port."""
-    arguments = ["-m", "tests.kit.serve", "--step-ms", str(step_ms)]
-    for setting in ("server.port=0", "server.fault_injection=true", *settings):
-        arguments += ["--set", setting]
-    return ServerProcess(*arguments)
+    return _kit_server(["--step-ms", str(step_ms)], settings)
+
+
+def tiny(family: str, *settings: str) -> ServerProcess:
+    """Start a server over a tiny random model on a free port."""
+    return _kit_server(["--family", family], settings)
+
+
+def _kit_server(arguments: list[str], settings: tuple[str, ...]) -> ServerProcess:
+    command = ["-m", "tests.kit.serve", *arguments]
+    for setting in ("server.port=0", "server.fault_injection=true", "cache.ssd.dir=off", *settings):
+        command += ["--set", setting]
+    return ServerProcess(*command)
 
 
 def _chat(content: str, fields: dict[str, Any], **more: Any) -> dict[str, Any]:

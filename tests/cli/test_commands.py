@@ -119,9 +119,9 @@ def test_models_lists_nothing_where_there_is_nothing(tmp_path: Path) -> None:
 
 
 def test_check_says_ok_and_warns_of_what_is_not_there_yet(tmp_path: Path) -> None:
-    ended = samovar("config", "check", "--set", "cache.ssd.dir=/x", folder=tmp_path)
+    ended = samovar("config", "check", "--set", "cache.ssd.layout=blocks", folder=tmp_path)
     assert (ended.returncode, ended.stdout) == (0, "ok\n")
-    assert ended.stderr.startswith("samovar: warning: --set cache.ssd.dir")
+    assert ended.stderr.startswith("samovar: warning: --set cache.ssd.layout")
 
 
 def test_show_prints_values_and_origins(tmp_path: Path) -> None:

@@ -85,5 +85,5 @@ def test_a_setting_that_does_nothing_yet_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    findings = by_check(list(examine(lambda: load(assignments=["cache.ram.max=1GiB"]))))
+    findings = by_check(list(examine(lambda: load(assignments=["cache.ssd.layout=blocks"]))))
     assert findings["config"].state == "warn"

@@ -169,9 +169,8 @@ def test_asking_for_what_would_change_answers_and_does_not_exist_stops_the_start
 @pytest.mark.parametrize(
     "assignment",
     [
-        "cache.ssd.dir=/x",
-        "cache.ssd.max=1GiB",
-        "cache.ram.max=1GiB",
+        "cache.ram.retention=cost-size",
+        "cache.ssd.layout=blocks",
         "checkpoint.interval_tokens=64",
         "kv.start=9",
     ],

@@ -16,7 +16,8 @@ import mlx.core as mx
 import samovar.runtime.engine  # noqa: F401 - loads OpenBLAS before MLX
 from mlx.utils import tree_flatten, tree_unflatten
 from samovar.runtime.engine.loading import evaluate_model
-from samovar.runtime.engine.port import ModelInfo
+from samovar.runtime.engine.port import ModelInfo, RenderedPrompt
+from samovar.storage.tokens import TokenIds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,8 +112,12 @@ class ByteCodec:
 
     def render_chat(
         self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
-    ) -> Sequence[int]:
-        return self.encode("".join(f"{each['role']}: {each['content']}\n" for each in messages))
+    ) -> RenderedPrompt:
+        text = "".join(f"{each['role']}: {each['content']}\n" for each in messages)
+        return RenderedPrompt(TokenIds.of(self.encode(text)))
+
+    def remember(self, tokens: TokenIds) -> None:
+        """Nothing to remember: bytes have one encoding."""
 
     def encode(self, text: str) -> Sequence[int]:
         return list(text.encode())

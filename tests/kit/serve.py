@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from typing import TYPE_CHECKING
 
 import uvloop
 from samovar.runtime.config import ConfigError, load
@@ -19,21 +20,31 @@ from samovar.runtime.serve import StartError, run
 
 from tests.kit.engine import FakeEngine
 
+if TYPE_CHECKING:
+    from samovar.runtime.app import Engine
+
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--set", dest="assignments", action="append", default=[])
     parser.add_argument("--step-ms", type=float, default=2.0)
     parser.add_argument("--open-error")
+    parser.add_argument("--family", help="serve a tiny random model of this family instead of the script")
     args = parser.parse_args()
     config = load([], {}, args.assignments, []).config
     configure_logging(config.logging)
-    engine = FakeEngine(
-        step_s=args.step_ms / 1000.0,
-        open_error=ModelUnreadable(args.open_error) if args.open_error else None,
-    )
+    engine = _engine(args)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run(config, engine, LineLog()))
+
+
+def _engine(args: argparse.Namespace) -> Engine:
+    if args.family:
+        from tests.kit.tiny import TinyEngine  # noqa: PLC0415 - loads MLX
+
+        return TinyEngine(args.family)
+    error = ModelUnreadable(args.open_error) if args.open_error else None
+    return FakeEngine(step_s=args.step_ms / 1000.0, open_error=error)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,118 @@
+"""The real engine over a tiny random model: a whole server for each cache family, in a second, without files.
+
+Its codec has one character for every token, so that whatever a random model says can be sent back and
+renders to the same ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+from samovar.runtime.engine.backend import BackendOptions, MlxBackend
+from samovar.runtime.engine.batchable import always_trims
+from samovar.runtime.engine.memory import MlxMemoryGauge
+from samovar.runtime.engine.port import ModelInfo, RenderedPrompt
+from samovar.runtime.engine.restore import MlxRestorer
+from samovar.storage.identity import Identity
+from samovar.storage.tokens import TokenIds
+
+from tests.kit.models import VOCAB, build
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from samovar.runtime.engine.checkpoint import MemoryReading, Restorer
+
+TURN, END = 1, 2
+_FIRST = 0x4E00  # ids that are no printable ASCII are shown as characters from here on
+
+
+def shown(token: int) -> str:
+    """Return the one character of a token."""
+    return chr(token) if 0x20 <= token < 0x7F else chr(_FIRST + token)
+
+
+def token_of(character: str) -> int:
+    code = ord(character)
+    return code - _FIRST if _FIRST <= code < _FIRST + VOCAB else code % VOCAB
+
+
+class CharacterDetokenizer:
+    def add(self, token: int) -> str:
+        return shown(token)
+
+    def flush(self) -> str:
+        return ""
+
+
+class CharacterCodec:
+    """Renders ``<turn>role:content<end>`` for each message, then ``<turn>assistant:``."""
+
+    end_tokens = frozenset((END,))
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
+    ) -> RenderedPrompt:
+        ids: list[int] = []
+        for message in messages:
+            ids += [TURN, *self.encode(f"{message['role']}:{message['content']}"), END]
+        ids += [TURN, *self.encode("assistant:")]
+        return RenderedPrompt(TokenIds.of(ids), len(ids))
+
+    def remember(self, tokens: TokenIds) -> None:
+        """Nothing to remember: every character is one token."""
+
+    def encode(self, text: str) -> Sequence[int]:
+        return [token_of(character) for character in text]
+
+    def detokenizer(self) -> CharacterDetokenizer:
+        return CharacterDetokenizer()
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    model: object
+    codec: CharacterCodec
+    info: ModelInfo
+
+    def load(self) -> _Loaded:
+        return self
+
+
+@dataclass(frozen=True)
+class TinyEngine:
+    """``app.Engine`` over the tiny model of a family."""
+
+    family: str
+    options: BackendOptions = field(default_factory=BackendOptions)
+    context_length: int = 4096
+
+    def _loaded(self) -> _Loaded:
+        model = build(self.family)
+        info = ModelInfo(
+            self.family, self.context_length, VOCAB, "float32", 0.0, 0, trims=always_trims(model)
+        )
+        return _Loaded(model, CharacterCodec(), info)
+
+    def backend(self) -> MlxBackend:
+        return MlxBackend(self._loaded(), self.options)
+
+    def with_options(self, **changes: object) -> TinyEngine:
+        return replace(self, options=replace(self.options, **changes))
+
+    def codec(self) -> CharacterCodec:
+        return CharacterCodec()
+
+    def info(self) -> ModelInfo:
+        return self._loaded().info
+
+    def identity(self) -> Identity:
+        return Identity(f"tiny-{self.family}", {"family": self.family, "mlx": mx.__version__})
+
+    def restorer(self) -> Restorer:
+        return MlxRestorer(self._loaded())
+
+    def memory(self) -> MemoryReading:
+        return MlxMemoryGauge()()
