@@ -1,24 +1,25 @@
 """Admission, queueing, placement and cancellation of requests.
 
 A request is prepared (rendered and tokenised on the blocking pool), waits in the backlog, borrows the longest
-prefix that residency has, and runs as a row of a lane. Its ``Submit`` stays open until a row is its own: so a crash of the scheduler reaches exactly
-the unstarted requests as ActorCrashed, and a client that leaves while queued is simply skipped. Rows that
-run are the lanes' knowledge; a restarted scheduler asks for them and goes on.
+prefix that residency has, and runs as a row of a lane. Its ``Submit`` stays open until a row is its own: so
+a crash of the scheduler reaches exactly the unstarted requests as ActorCrashed, and a client that leaves while
+queued is simply skipped. Rows that run are the lanes' knowledge; a restarted scheduler asks for them and
+goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from ..runtime.engine.checkpoint import Prefix
 from ..runtime.engine.errors import EngineError
 from ..runtime.engine.port import Cancelled, Failed, Finished, RowRequest
 from ..runtime.kernel import Actor, ActorCrashed, ActorRef, Ask, Deferred, Terminated
-from ..storage.tokens import TokenIds
 from .backlog import Backlog, Prefilling
 from .generation import Lane, RowEnded, RowPublished
+from .places import Places, Running
 from .requests import Admission, Admitted, GenerationRequest, PrefixReuse, Refused
 from .stream import RequestStream
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from ..runtime.engine.port import ModelInfo, RenderedPrompt, TextCodec
     from ..runtime.kernel import BlockingPool
+    from ..storage.tokens import TokenIds
     from .residency import Residency, Taken
 
 LANE_ASK_S = 5.0
@@ -108,18 +110,10 @@ class PreparationFailed:
 
 @dataclass(frozen=True, slots=True)
 class Borrowed:
-    """Residency has answered for a request that is about to run (from a task)."""
+    """What residency said for a request about to run (from a task); None when it could not be asked."""
 
     request_id: str
-    taken: Taken
-
-
-@dataclass(frozen=True, slots=True)
-class NotBorrowed:
-    """Residency could not be asked for a request that is about to run (from a task)."""
-
-    request_id: str
-    error: Exception
+    taken: Taken | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +132,6 @@ SchedulerMessage: TypeAlias = (
     | Prepared
     | PreparationFailed
     | Borrowed
-    | NotBorrowed
     | RowPublished
     | RowEnded
     | Terminated
@@ -159,22 +152,6 @@ class _Waiting:
         return self.row.namespace
 
 
-@dataclass(slots=True)
-class _Running:
-    """A row on a lane. ``lease_id`` is the lease of the prefix that it started from."""
-
-    stream: RequestStream
-    lease_id: int | None = None
-
-
-@dataclass(slots=True)
-class _Place:
-    """One lane and the rows placed on it."""
-
-    lane: Lane
-    rows: dict[str, _Running] = field(default_factory=dict[str, _Running])
-
-
 class SchedulerActor(Actor[SchedulerMessage]):
     """See the module. Policy: ``Backlog``'s order; the lane with the fewest rows."""
 
@@ -189,7 +166,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
         counts: SchedulerCounts,
         residency: Residency | None = None,
     ) -> None:
-        self._places = [_Place(lane) for lane in lanes]
+        self._places = Places(lanes, options.batch)
         self._codec = codec
         self._model = model
         self._pool = pool
@@ -208,7 +185,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
         for place in self._places:
             self.ctx.watch(place.lane.ref)
             for row in await place.lane.rows(LANE_ASK_S):
-                place.rows[row.request.id] = _Running(row.stream)
+                place.rows[row.request.id] = Running(row.stream)
 
     async def receive(self, message: SchedulerMessage) -> None:
         """Keep the queue moving."""
@@ -221,17 +198,10 @@ class SchedulerActor(Actor[SchedulerMessage]):
                 self._unprepared(message)
             case Borrowed():
                 self._borrowed(message.request_id, message.taken)
-            case NotBorrowed():
-                self._borrowed(message.request_id, None)
-            case RowPublished():
-                self._backlog.published(message.row_id)
-                self._dispatch()
-            case RowEnded():
-                self._row_ended(message)
+            case RowPublished() | RowEnded() | Terminated():
+                self._lane_said(message)
             case Cancel():
                 self._cancel(message.request_id)
-            case Terminated():
-                self._lane_ended(message)
             case Drain():
                 self._open = False
                 self._drains.append(self.ctx.defer(message))
@@ -332,7 +302,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
                 TAKE_S,
             ),
             lambda taken: Borrowed(request.id, taken),
-            lambda error: NotBorrowed(request.id, error),
+            lambda _: Borrowed(request.id, None),
         )
 
     def _announce(self, waiting: _Waiting, cached: int) -> None:
@@ -368,9 +338,9 @@ class SchedulerActor(Actor[SchedulerMessage]):
     def _start(
         self, row: RowRequest, stream: RequestStream, lease_id: int | None, session_id: str | None
     ) -> None:
-        place = min(self._places, key=lambda place: len(place.rows))
+        place = self._places.emptiest()
         if place.lane.start(row, stream, self.ctx.self, session_id):
-            place.rows[row.id] = _Running(stream, lease_id)
+            place.rows[row.id] = Running(stream, lease_id)
         else:
             self._counts.failed += 1
             stream.push(Failed(row.id, "lane_unavailable", f"{place.lane.ref.path} takes no requests"))
@@ -392,8 +362,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
         self.ctx.self.tell(Cancel(request_id))
 
     def _free_rows(self) -> int:
-        taken = len(self._borrowing) + sum(len(place.rows) for place in self._places)
-        return self._options.batch * len(self._places) - taken
+        return self._places.free - len(self._borrowing)
 
     def _forget_leavers(self) -> None:
         """Drop queued requests whose client has gone."""
@@ -402,12 +371,22 @@ class SchedulerActor(Actor[SchedulerMessage]):
     # -- out ------------------------------------------------------------------------------------------
 
     def _cancel(self, request_id: str) -> None:
-        for place in self._places:
-            if request_id in place.rows:
-                place.lane.cancel(request_id)
+        place = self._places.holding(request_id)
+        if place is not None:
+            place.lane.cancel(request_id)
+
+    def _lane_said(self, message: RowPublished | RowEnded | Terminated) -> None:
+        match message:
+            case RowPublished():
+                self._backlog.published(message.row_id)
+            case RowEnded():
+                self._row_ended(message)
+            case Terminated():
+                self._lane_ended(message)
+        self._dispatch()
 
     def _row_ended(self, message: RowEnded) -> None:
-        place = self._place_of(message.lane)
+        place = self._places.on(message.lane)
         row = place.rows.pop(message.event.id, None)
         if row is not None:
             self._let_go(message.event.id, row.lease_id)
@@ -419,7 +398,6 @@ class SchedulerActor(Actor[SchedulerMessage]):
                     self._counts.cancelled += 1
                 case Failed():
                     self._counts.failed += 1
-        self._dispatch()
 
     def _learn(self, finished: Finished) -> None:
         """Follow the rate at which prompts are prefilled, against which a restore is weighed."""
@@ -432,7 +410,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
 
     def _lane_ended(self, message: Terminated) -> None:
         """Report a lane's end to every client that it touched and watch its next incarnation."""
-        place = self._place_of(message.ref)
+        place = self._places.on(message.ref)
         rows, place.rows = place.rows, {}
         cause = message.failure.error if message.failure is not None else message.reason
         for request_id, row in rows.items():
@@ -442,14 +420,9 @@ class SchedulerActor(Actor[SchedulerMessage]):
                 Failed(request_id, "lane_crashed", f"the lane serving this request failed: {cause}")
             )
         self.ctx.watch(message.ref)
-        self._dispatch()
-
-    def _place_of(self, lane: ActorRef[Any]) -> _Place:
-        return next(place for place in self._places if place.lane.ref is lane)
 
     def _settle_drains(self) -> None:
-        running = any(place.rows for place in self._places)
-        if self._preparing or self._backlog or self._borrowing or running:
+        if self._preparing or self._backlog or self._borrowing or self._places.running:
             return
         for drain in self._drains:
             drain.reply(None)
@@ -460,7 +433,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
     def _figures(self) -> SchedulerFigures:
         return SchedulerFigures(
             queued=len(self._preparing) + len(self._backlog),
-            running=len(self._borrowing) + sum(len(place.rows) for place in self._places),
+            running=len(self._borrowing) + self._places.running,
             **asdict(self._counts),
         )
 
