@@ -6,12 +6,14 @@ import threading
 from typing import TYPE_CHECKING, Protocol, cast
 
 import jinja2
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from ...storage.tokens import TokenIds
 from .detokenize import BytesDetokenizer, TokenBytes, WindowDetokenizer, byte_level_table
 from .errors import TemplateError
-from .port import RenderedPrompt
+from .history import TokenHistory
+from .prompts import PromptEncoder
+from .turns import next_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     import tokenizers
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-    from .port import Detokenizer
+    from ...storage.tokens import TokenIds
+    from .history import HistoryFigures
+    from .port import Detokenizer, RenderedPrompt
+    from .prompts import Offsets
 
 _MESSAGE_CHARACTERS = 200
 _OURS = frozenset(
@@ -71,6 +76,7 @@ class HfTextCodec:
         self._lock = threading.Lock()
         self._backend = _plain_backend(self._tokenizer)
         self._table: TokenBytes | None = None if self._backend is None else byte_level_table(self._backend)
+        self._prompts = PromptEncoder(self, *self._history())
         self.end_tokens: frozenset[int] = frozenset(end_tokens) | cast("set[int]", wrapper.eos_token_ids)
 
     @property
@@ -81,22 +87,34 @@ class HfTextCodec:
     def render_chat(
         self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
     ) -> RenderedPrompt:
-        """Return the prompt ids of a conversation, ready for the assistant's reply.
+        """Return the prompt ids of a conversation, ready for the assistant's reply, with their boundary.
 
-        Raises TemplateError when the model has no template, its template refuses the messages, or
+        Ids of earlier replies are kept as they were sampled, where the text begins with a remembered one. The
+        boundary is found by rendering two possible next turns; a template that refuses those gives 0. Raises
+        TemplateError when the model has no template, its template refuses the messages, or
         ``template_kwargs`` names something that is not the client's to set.
         """
         if not self._wrapper.has_chat_template:
             raise TemplateError("this model has no chat template; use text completion")
         if taken := sorted(_OURS & template_kwargs.keys()):
             raise TemplateError(f"chat_template_kwargs may not set {', '.join(taken)}")
-        render = cast("Callable[..., str]", self._wrapper.apply_chat_template)
-        conversation = [dict(message) for message in messages]
         try:
-            text = render(conversation, tokenize=False, add_generation_prompt=True, **template_kwargs)
+            text = self._render(messages, template_kwargs)
         except _TEMPLATE_FAILURES as error:
             raise TemplateError(f"the chat template refused the messages: {_short(error)}") from error
-        return RenderedPrompt(TokenIds.of(self.encode(text)))
+        return self._prompts.prompt(text, next_turns(lambda more: self._try(more, template_kwargs), messages))
+
+    def remember(self, tokens: TokenIds) -> None:
+        """Note the ids of a prompt with its reply as the model saw them. The next render does the work."""
+        self._prompts.remember(tokens)
+
+    def seed_history(self, sequences: Sequence[TokenIds]) -> None:
+        """Remember what files know of earlier, the most useful last. May take a second; not for a loop."""
+        self._prompts.seed(sequences)
+
+    def history_figures(self) -> HistoryFigures | None:
+        """Return what is remembered; None for a tokenizer that is not byte-level, which remembers nothing."""
+        return self._prompts.figures()
 
     def encode(self, text: str) -> Sequence[int]:
         """Return the ids of ``text`` alone, without special tokens added.
@@ -107,6 +125,13 @@ class HfTextCodec:
             return self._backend.encode(text, add_special_tokens=False).ids
         with self._lock:  # tokenizers in Python keep state while they work
             return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def encode_with_ends(self, text: str) -> tuple[Sequence[int], Offsets | None]:
+        """Return the ids of ``text`` and where each ends in it; None for a tokenizer in Python."""
+        if self._backend is None:
+            return self.encode(text), None
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        return encoding.ids, np.array([end for _, end in encoding.offsets], dtype=np.int64)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the whole text of ``tokens``, special tokens left out."""
@@ -122,6 +147,29 @@ class HfTextCodec:
         if self._table is not None:
             return BytesDetokenizer(self._table)
         return WindowDetokenizer(self.decode)
+
+    def _render(self, messages: Sequence[Mapping[str, object]], kwargs: Mapping[str, object]) -> str:
+        render = cast("Callable[..., str]", self._wrapper.apply_chat_template)
+        conversation = [dict(message) for message in messages]
+        return render(conversation, tokenize=False, add_generation_prompt=True, **kwargs)
+
+    def _try(self, messages: Sequence[Mapping[str, object]], kwargs: Mapping[str, object]) -> str | None:
+        try:
+            return self._render(messages, kwargs)
+        except _TEMPLATE_FAILURES:
+            return None
+
+    def _history(self) -> tuple[TokenHistory | None, frozenset[int]]:
+        """Return the memory for generated ids, where bytes tell what they spell, and the added ids."""
+        if self._backend is None:
+            return None, frozenset()
+        spelled = {index: token.content for index, token in self._backend.get_added_tokens_decoder().items()}
+        if self._table is None:
+            return None, frozenset(spelled)
+        pieces = list(self._table)
+        for index, text in spelled.items():
+            pieces[index] = text.encode()
+        return TokenHistory(pieces, spelled), frozenset(spelled)
 
 
 def _plain_backend(tokenizer: object) -> tokenizers.Tokenizer | None:

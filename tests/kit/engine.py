@@ -55,6 +55,9 @@ class FakeCodec:
     def encode(self, text: str) -> Sequence[int]:
         return [ord(character) % 256 for character in text]
 
+    def remember(self, tokens: TokenIds) -> None:
+        """Nothing to keep: here every text has one encoding."""
+
     def detokenizer(self) -> FakeDetokenizer:
         return FakeDetokenizer()
 
