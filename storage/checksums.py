@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Checksum: TypeAlias = Literal["xxh3-128", "blake3-128"]
 DIGEST_BYTES: Final = 16
+DIGEST_DIGITS: Final = 2 * DIGEST_BYTES
 THREADED_BYTES: Final = 8 << 20
 """From how many bytes on a second thread pays for its start."""
 
@@ -37,8 +38,8 @@ class Hasher(Protocol):
         """Add bytes."""
         ...
 
-    def digest(self) -> bytes:
-        """Return the 16 bytes for what was added so far."""
+    def digest(self) -> str:
+        """Return 32 lower-case hexadecimal digits for what was added so far."""
         ...
 
 
@@ -53,8 +54,8 @@ class _Xxh3:
     def update(self, data: memoryview, /) -> None:
         self._state.update(data)
 
-    def digest(self) -> bytes:
-        return self._state.digest()
+    def digest(self) -> str:
+        return self._state.hexdigest()
 
 
 class _Blake3:
@@ -68,15 +69,15 @@ class _Blake3:
     def update(self, data: memoryview, /) -> None:
         self._state.update(data)
 
-    def digest(self) -> bytes:
-        return self._state.digest(DIGEST_BYTES)
+    def digest(self) -> str:
+        return self._state.hexdigest(DIGEST_BYTES)
 
 
 ALGORITHMS: Final[dict[Checksum, Callable[[], Hasher]]] = {"xxh3-128": _Xxh3, "blake3-128": _Blake3}
 
 
-def digest_of(checksum: Checksum, pieces: Iterable[memoryview]) -> bytes:
-    """Return the 16-byte checksum of the pieces, one after the other."""
+def digest_of(checksum: Checksum, pieces: Iterable[memoryview]) -> str:
+    """Return the checksum, as 32 hexadecimal digits, of the pieces, one after the other."""
     hasher = ALGORITHMS[checksum]()
     update_all(hasher, pieces)
     return hasher.digest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from .checksums import ALGORITHMS, THREADED_BYTES, Hasher, HashLane, digest_of, update_all
@@ -14,7 +15,7 @@ from .container_errors import (
     TruncatedContainer,
     UnsupportedFeature,
 )
-from .header import HeaderParts, Malformed, Section, StoredCheckpoint
+from .header import HeaderParts, Malformed, StoredCheckpoint, labels_of
 from .header_decoder import decode_header, features_of, parse_json
 from .layout import FRAME_BYTES, ZEROS, Frame, check_segments, header_digest, parse_frame
 from .tokens import ITEM_BYTES, TokenIds
@@ -114,8 +115,8 @@ def read_tensors(
         _check_unchanged(file, path, stored)
         with HashLane(threaded=verify and sum(sizes) >= THREADED_BYTES) as lane:
             reading = _Reading(file, path, stored, lane if verify else None, cancelled)
-            for section, pieces in zip(stored.tensors, targets, strict=True):
-                reading.fill(section, pieces)
+            for place, pieces in enumerate(targets):
+                reading.fill(place, pieces)
             lane.finish()
     finally:
         file.close()
@@ -149,8 +150,9 @@ class _Reading:
         self._cancelled = cancelled
         self._end = stored.data_start + len(stored.header.spec.tokens) * ITEM_BYTES
 
-    def fill(self, section: Section, pieces: Sequence[memoryview]) -> None:
+    def fill(self, place: int, pieces: Sequence[memoryview]) -> None:
         """Read one tensor; its check may still be under way on the lane afterwards."""
+        section = self._stored.tensors[place]
         start = self._stored.data_start + section.offset
         gap = memoryview(bytearray(start - self._end if self._lane else 0))
         hasher = ALGORITHMS[self._stored.header.checksum]()
@@ -163,7 +165,7 @@ class _Reading:
                 self._lane.run(partial(update_all, hasher, block))
         self._end = self._read(before, offset)
         if self._lane:
-            self._lane.run(partial(self._check, section, hasher, gap))
+            self._lane.run(partial(self._check, place, hasher, gap))
 
     def _read(self, pieces: list[memoryview], offset: int) -> int:
         if self._cancelled():
@@ -173,8 +175,12 @@ class _Reading:
             raise TruncatedContainer(self._path, f"ends before byte {end}")
         return end
 
-    def _check(self, section: Section, hasher: Hasher, gap: memoryview) -> None:
+    def _check(self, place: int, hasher: Hasher, gap: memoryview) -> None:
         if gap != ZEROS[: gap.nbytes]:
-            raise CorruptTensor(self._path, section.label, "follows bytes that are not zero")
-        if hasher.digest() != section.digest:
-            raise CorruptTensor(self._path, section.label, "fails its hash")
+            raise self._corrupt(place, "follows bytes that are not zero")
+        if hasher.digest() != self._stored.tensors[place].digest:
+            raise self._corrupt(place, "fails its hash")
+
+    def _corrupt(self, place: int, problem: str) -> CorruptTensor:
+        labels = labels_of(self._stored.header.spec)
+        return CorruptTensor(self._path, next(islice(labels, place, None)), problem)

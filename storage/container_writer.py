@@ -14,7 +14,6 @@ from .header import (
     Section,
     StoredCheckpoint,
     encode_header,
-    labels_of,
     section_sizes,
 )
 from .header_decoder import decode_header, parse_json
@@ -128,8 +127,8 @@ def _write_section(
     return end + write_whole(file, gap, end)
 
 
-def _stored(header: Header, digests: Sequence[bytes], frame: Frame, area: bytes) -> StoredCheckpoint:
+def _stored(header: Header, digests: Sequence[str], frame: Frame, area: bytes) -> StoredCheckpoint:
     sizes = section_sizes(header.spec)
-    places = zip(("tokens", *labels_of(header.spec)), section_offsets(sizes), sizes, digests, strict=False)
+    places = zip(section_offsets(sizes), sizes, digests, strict=False)
     _, *tensors = (Section(*place) for place in places)
     return StoredCheckpoint(header, tuple(tensors), frame.file_bytes, frame.data_start, digest_in(area))

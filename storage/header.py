@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
-from .checksums import DIGEST_BYTES
+from .checksums import DIGEST_DIGITS
 from .layout import section_offsets
 from .spec import CheckpointSpec
 from .tokens import ITEM_BYTES
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .spec import AttachmentSpec, LayerSpec, TensorSpec
     from .tokens import TokenIds
 
-NO_DIGEST: Final = bytes(DIGEST_BYTES)
+NO_DIGEST: Final = "0" * DIGEST_DIGITS
 
 
 class Malformed(ValueError):
@@ -42,12 +42,11 @@ class Header:
 
 
 class Section(NamedTuple):
-    """A stretch of the data: ``offset`` counts from the data start, ``label`` says whose it is."""
+    """A stretch of the data: ``offset`` counts from the data start, ``digest`` is 32 hexadecimal digits."""
 
-    label: str
     offset: int
     nbytes: int
-    digest: bytes
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ def _labels(kind: str, parts: Sequence[LayerSpec] | Sequence[AttachmentSpec]) ->
             yield f"{kind}.{place}.{tensor.name}"
 
 
-def encode_header(header: Header, digests: Sequence[bytes] | None = None) -> bytes:
+def encode_header(header: Header, digests: Sequence[str] | None = None) -> bytes:
     """Return the JSON for ``header``; ``digests`` are those of the tokens and every tensor, in file order.
 
     Its length does not depend on the digests (None: zeros), so it can be sized before they are known.
@@ -107,8 +106,8 @@ def encode_header(header: Header, digests: Sequence[bytes] | None = None) -> byt
     """
     spec = header.spec
     sizes = section_sizes(spec)
-    hexes = [digest.hex() for digest in digests or [NO_DIGEST] * len(sizes)]
-    sections = zip(section_offsets(sizes), sizes, hexes, strict=False)  # the offsets end with the data's end
+    digests = digests or [NO_DIGEST] * len(sizes)
+    sections = zip(section_offsets(sizes), sizes, digests, strict=False)  # the offsets end with the data's
     table = {
         "identity": header.identity,
         "namespace": spec.namespace,
