@@ -23,6 +23,7 @@ _RESULT: Final = {"role": "tool", "tool_call_id": _CALL_ID, "name": "probe", "co
 _OPENINGS: Final = ("\n", " ", "a", "1", ".")
 _TAIL_CHARS: Final = 16
 _WINDOW_TOKENS: Final = 32
+_WINDOW_TRIES: Final = 8
 
 
 def next_turns(
@@ -70,10 +71,11 @@ def settled_tokens(
         start -= 1
     if start == count:
         return count
-    text, open_end = window(start, count), list(tokens[start:count])
-    if list(encode(text)) != open_end:
-        return start  # the window means something else alone, so nothing can be said of it
-    return start + min(common_items(encode(text + ending), open_end) for ending in endings)
+    for first in range(start, max(start - _WINDOW_TRIES, -1), -1):
+        text, open_end = window(first, count), list(tokens[first:count])
+        if list(encode(text)) == open_end:  # the window means the same when it stands alone
+            return first + min(common_items(encode(text + ending), open_end) for ending in endings)
+    return start
 
 
 def common_items(first: Sequence[int], second: Sequence[int]) -> int:

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_lm import utils as mlx_lm_utils
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 from samovar.runtime.engine.codec import HfTextCodec
 from samovar.runtime.engine.detokenize import BytesDetokenizer, WindowDetokenizer, byte_level_table
 from samovar.runtime.engine.errors import TemplateError
 from samovar.runtime.engine.gguf import convert_gguf
+from samovar.storage.tokens import TokenIds
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +24,19 @@ if TYPE_CHECKING:
     from samovar.runtime.engine.port import Detokenizer
 
 USER = {"role": "user", "content": "hello"}
+BYTE_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] + ':' + message['content'] + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+)
+# As thinking models do: the primer of an open turn is gone once the turn is over, and a finished tool call
+# has one of its own.
+PRIMED_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['tool_calls'] %}{{ 'CALL' }}{% endif %}"
+    "{{ message['content'] + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
+)
 
 
 def codec_of(folder: Path) -> HfTextCodec:
@@ -35,6 +51,62 @@ def codec(tiny_model_dir: Path) -> HfTextCodec:
 @pytest.fixture(scope="session")
 def real_codec(default_model_dir: Path) -> HfTextCodec:
     return codec_of(default_model_dir)
+
+
+@pytest.fixture
+def codec_with(write_gguf: Callable[..., Path], tmp_path: Path) -> Callable[[str], HfTextCodec]:
+    """Make a codec of the tiny vocabulary with another chat template."""
+
+    def make(template: str) -> HfTextCodec:
+        convert_gguf(
+            write_gguf(metadata={"tokenizer.chat_template": template}), tmp_path / "out", source="test"
+        )
+        return codec_of(tmp_path / "out")
+
+    return make
+
+
+class OwnWays(PreTrainedTokenizerFast):
+    """A class that does something of its own while encoding, so it cannot be gone round."""
+
+    def _encode_plus(self, *args: Any, **kwargs: Any) -> Any:
+        return super()._encode_plus(*args, **kwargs)
+
+
+@pytest.fixture(params=[PreTrainedTokenizerFast, OwnWays])
+def codec_of_words(request: pytest.FixtureRequest) -> HfTextCodec:
+    """Words with a mark for the space before them, as SentencePiece has; once without offsets."""
+    characters = sorted({*"▁helo:usratin."} | {"\ue000"})
+    vocabulary = {token: index for index, token in enumerate(["<unk>", "</s>", *characters, "he", "hel"])}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[("h", "e"), ("he", "l")], unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    made.add_special_tokens([AddedToken("</s>", special=True)])
+    tokenizer = request.param(tokenizer_object=made, eos_token="</s>", unk_token="<unk>")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '</s>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+    )
+    return HfTextCodec(TokenizerWrapper(tokenizer))
+
+
+def spelled(codec: HfTextCodec, tokens: Sequence[int]) -> str:
+    """The text of tokens, special ones included."""
+    assert codec._backend is not None
+    return codec._backend.decode(list(tokens), skip_special_tokens=False)
+
+
+def byte_by_byte(codec: HfTextCodec, text: str) -> list[int]:
+    """An encoding that no tokenizer gives: its canonical one would use "he" and "hel"."""
+    return [token for character in text for token in codec.encode(character)]
+
+
+def after(prompt: TokenIds, reply: Sequence[int]) -> TokenIds:
+    return TokenIds.of([*prompt, *reply])
+
+
+def turn(text: str, then: str = "hello") -> list[dict[str, object]]:
+    return [{"role": "assistant", "content": text}, {"role": "user", "content": then}]
 
 
 def streamed(detokenizer: Detokenizer, tokens: Sequence[int]) -> str:
@@ -226,3 +298,251 @@ def test_default_model_renders_as_transformers_does(real_codec: HfTextCodec) -> 
     messages = [{"role": "system", "content": "Be brief."}, USER]
     expected = real_codec._wrapper.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
     assert list(real_codec.render_chat(messages, {}).tokens) == expected
+
+
+# -- the boundary -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('one turn only') if messages | length > 1 else 'hello' }}",
+        "{{ messages[-1]['content'] + messages[0]['content'] }}",  # nothing of the beginning stays
+    ],
+)
+def test_a_template_without_a_next_turn_has_no_boundary(
+    codec_with: Callable[[str], HfTextCodec], template: str
+) -> None:
+    prompt = codec_with(template).render_chat([USER], {})
+    assert len(prompt.tokens) > 0
+    assert prompt.boundary == 0
+
+
+def test_a_template_that_refuses_tools_is_probed_with_text(codec_with: Callable[[str], HfTextCodec]) -> None:
+    refusal = "{% if m['role'] == 'tool' %}{{ raise_exception('no') }}{% endif %}"
+    codec = codec_with("{% for m in messages %}" + refusal + "{% endfor %}" + PRIMED_TEMPLATE)
+    prompt = codec.render_chat([USER], {})
+    assert spelled(codec, prompt.tokens[: prompt.boundary]).endswith("<|im_start|>assistant\n")
+
+
+def test_a_primer_is_not_part_of_the_boundary(codec_with: Callable[[str], HfTextCodec]) -> None:
+    codec = codec_with(PRIMED_TEMPLATE)
+    prompt = codec.render_chat([USER], {})
+    assert spelled(codec, prompt.tokens).endswith("<|im_start|>assistant\n<think>\n")
+    assert prompt.boundary <= len(prompt.tokens) - len("<think>\n")
+    for reply in ("fine", "\nfine", "hello", ""):
+        assert codec.render_chat([USER, *turn(reply)], {}).tokens.starts_with(
+            prompt.tokens[: prompt.boundary]
+        )
+
+
+def test_the_boundary_is_what_text_and_tool_replies_share(codec_with: Callable[[str], HfTextCodec]) -> None:
+    """A tool turn that renders otherwise from its first character on."""
+    codec = codec_with(
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] }}"
+        "{% if m['tool_calls'] %}{{ '!' }}{% else %}{{ '\n' + m['content'] + '<|im_end|>' }}{% endif %}"
+        "{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    prompt = codec.render_chat([USER], {})
+    assert spelled(codec, prompt.tokens[: prompt.boundary]).endswith("<|im_start|>assistant")
+
+
+def test_a_token_that_a_reply_may_draw_in_is_left_out() -> None:
+    """A reply that begins with a line feed makes one token of it and the primer's own."""
+    vocabulary = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ĊĊ"]
+    made = Tokenizer(models.BPE({token: i for i, token in enumerate(vocabulary)}, [("Ċ", "Ċ")]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken("<|im_start|>"), AddedToken("<|im_end|>")])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>")
+    tokenizer.chat_template = PRIMED_TEMPLATE.replace("<think>\n", "")
+    codec = HfTextCodec(TokenizerWrapper(tokenizer))
+    prompt = codec.render_chat([USER], {})
+    assert spelled(codec, prompt.tokens[prompt.boundary :]) == "\n"
+    for reply in ("fine", "\nfine", "\n\n", " ", ""):
+        later = codec.render_chat([USER, *turn(reply)], {})
+        assert later.tokens.starts_with(prompt.tokens[: prompt.boundary])
+    assert not codec.render_chat([USER, *turn("\n")], {}).tokens.starts_with(prompt.tokens)
+
+
+def test_a_straddling_token_is_left_out(codec_with: Callable[[str], HfTextCodec]) -> None:
+    """The primer goes on within a token: "hel" of the prompt against "he" of the next turn."""
+    codec = codec_with(
+        "{% for m in messages %}{{ '<|im_start|>he' + m['content'] }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>hel' }}{% endif %}"
+    )
+    prompt = codec.render_chat([USER], {})
+    assert spelled(codec, prompt.tokens[prompt.boundary :]) == "hel"
+
+
+def test_a_template_of_plain_text_has_a_boundary_too(codec_with: Callable[[str], HfTextCodec]) -> None:
+    codec = codec_with(BYTE_TEMPLATE)
+    conversation = [{"role": "user", "content": "hello 😀 " * 30}]
+    prompt = codec.render_chat(conversation, {})
+    assert len(prompt.tokens) - prompt.boundary <= 1
+    for reply in ("fine", "\nfine", " fine", ""):
+        next_prompt = codec.render_chat([*conversation, *turn(reply)], {})
+        assert next_prompt.tokens.starts_with(prompt.tokens[: prompt.boundary])
+
+
+def test_kwargs_reach_the_probes(codec_with: Callable[[str], HfTextCodec]) -> None:
+    codec = codec_with(
+        "{{ mood + messages[0]['content'] }}{% if messages | length > 1 %}{{ mood }}{% endif %}"
+    )
+    assert codec.render_chat([USER], {"mood": "hel"}).boundary > 0
+
+
+@given(content=st.text(max_size=30), reply=st.text(max_size=10))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_the_next_turn_begins_with_the_boundary(codec: HfTextCodec, content: str, reply: str) -> None:
+    conversation = [{"role": "user", "content": content}]
+    prompt = codec.render_chat(conversation, {})
+    later = codec.render_chat([*conversation, *turn(reply)], {})
+    assert later.tokens.starts_with(prompt.tokens[: prompt.boundary])
+    assert len(prompt.tokens) - prompt.boundary <= 2
+
+
+# -- generated history --------------------------------------------------------------------------------------
+
+
+def test_unknown_ids_change_nothing(codec: HfTextCodec) -> None:
+    prompt = codec.render_chat([USER], {})
+    codec.remember(TokenIds.of([*prompt.tokens, 99_999]))
+    codec.remember(TokenIds.of([]))
+    assert codec.render_chat([USER], {}) == prompt
+
+
+def test_a_reply_keeps_the_ids_it_was_sampled_with(codec: HfTextCodec) -> None:
+    first = codec.render_chat([USER], {})
+    reply = byte_by_byte(codec, "hello 😀 hello")
+    seen = after(first.tokens, reply)
+    codec.remember(seen)
+    second = codec.render_chat([USER, *turn("hello 😀 hello")], {})
+    assert second.tokens.starts_with(seen)
+    canonical = codec.encode(spelled(codec, second.tokens))
+    assert list(second.tokens) != canonical
+    assert spelled(codec, second.tokens) == spelled(codec, canonical)
+    assert len(seen) < second.boundary <= len(second.tokens)
+    assert codec.render_chat([USER], {}) == first
+
+
+@pytest.mark.parametrize("reply", ["", "Hello", "hellhel", " hello", "hexagon"])
+def test_an_edited_reply_is_encoded_afresh(codec: HfTextCodec, reply: str) -> None:
+    first = codec.render_chat([USER], {})
+    codec.remember(after(first.tokens, [*byte_by_byte(codec, "hello"), 2]))
+    prompt = codec.render_chat([USER, *turn(reply)], {})
+    assert list(prompt.tokens) == codec.encode(spelled(codec, prompt.tokens))
+    assert prompt.tokens.starts_with(first.tokens[: first.boundary])
+
+
+def test_ten_turns_and_a_branch_from_their_middle(codec: HfTextCodec) -> None:
+    conversation = [USER]
+    seen = [TokenIds.of([])]
+    for n in range(10):
+        prompt = codec.render_chat(conversation, {})
+        assert prompt.tokens.starts_with(seen[-1])
+        seen.append(after(prompt.tokens, byte_by_byte(codec, f"hello {n}")))
+        codec.remember(seen[-1])
+        conversation += turn(f"hello {n}", f"hel {n}")
+    branch = codec.render_chat([*conversation[:10], {"role": "user", "content": "other"}], {})
+    assert branch.tokens.starts_with(seen[5])
+    edited = [*conversation[:4], {"role": "user", "content": "edited"}, *conversation[5:]]
+    tokens = codec.render_chat(edited, {}).tokens
+    assert tokens.common_prefix(seen[-1]) > len(seen[2])
+    assert spelled(codec, tokens) == spelled(codec, codec.encode(spelled(codec, tokens)))
+
+
+def test_conversations_with_one_beginning_keep_apart(codec: HfTextCodec) -> None:
+    system: dict[str, object] = {"role": "system", "content": "hello"}
+    conversations = [[system, {"role": "user", "content": f"hel{n}"}] for n in range(3)]
+    seen: list[TokenIds] = []
+    for n, conversation in enumerate(conversations):
+        seen.append(after(codec.render_chat(conversation, {}).tokens, byte_by_byte(codec, f"hello{n}")))
+        codec.remember(seen[-1])
+    for n, conversation in enumerate(conversations):
+        assert codec.render_chat([*conversation, *turn(f"hello{n}")], {}).tokens.starts_with(seen[n])
+
+
+def test_history_comes_back_from_files(codec: HfTextCodec, tiny_model_dir: Path) -> None:
+    seen = after(codec.render_chat([USER], {}).tokens, byte_by_byte(codec, "hello"))
+    restarted = codec_of(tiny_model_dir)
+    restarted.seed_history([seen])
+    assert restarted.render_chat([USER, *turn("hello")], {}).tokens.starts_with(seen)
+    figures = restarted.history_figures()
+    assert figures is not None
+    assert figures.entries == 1
+
+
+def test_a_user_who_spells_a_special_token(codec: HfTextCodec) -> None:
+    first = codec.render_chat([{"role": "user", "content": "a<|im_end|>hello"}], {})
+    seen = after(first.tokens, [*byte_by_byte(codec, "<|im_end|>"), *byte_by_byte(codec, "hello")])
+    codec.remember(seen)
+    conversation = [{"role": "user", "content": "a<|im_end|>hello"}, *turn("<|im_end|>hello")]
+    assert codec.render_chat(conversation, {}).tokens.starts_with(seen)
+
+
+def test_a_character_cut_in_two_by_the_limit(codec: HfTextCodec) -> None:
+    first = codec.render_chat([USER], {})
+    seen = after(first.tokens, [*byte_by_byte(codec, "hello"), *codec.encode("😀")[:3]])
+    codec.remember(seen)
+    prompt = codec.render_chat([USER, *turn("hello\ufffd")], {})
+    assert prompt.tokens.starts_with(seen)
+    assert spelled(codec, prompt.tokens).count("\ufffd") == 1
+    later = codec.render_chat([USER, *turn("hello\ufffd"), *turn("x")], {})
+    assert later.tokens.starts_with(prompt.tokens[: prompt.boundary])
+
+
+def test_a_reply_cut_within_a_word_is_not_continued(codec_with: Callable[[str], HfTextCodec]) -> None:
+    codec = codec_with("{{ messages | map(attribute='content') | join }}")
+    seen = TokenIds.of(byte_by_byte(codec, "say he"))
+    codec.remember(seen)
+    for text, kept in (("say hello", False), ("say he lo", True)):
+        tokens = codec.render_chat([{"role": "user", "content": text}], {}).tokens
+        assert tokens.starts_with(seen) is kept
+
+
+def test_tokenizers_that_are_not_byte_level_stay_canonical(codec_of_words: HfTextCodec) -> None:
+    prompt = codec_of_words.render_chat([USER], {})
+    codec_of_words.remember(TokenIds.of([*prompt.tokens, 1]))
+    codec_of_words.seed_history([prompt.tokens])
+    assert codec_of_words.history_figures() is None
+    assert codec_of_words.render_chat([USER], {}) == prompt
+    later = codec_of_words.render_chat([USER, *turn("hello")], {})
+    assert len(prompt.tokens) - prompt.boundary <= 1
+    assert later.tokens.starts_with(prompt.tokens[: prompt.boundary])
+
+
+def test_turns_from_many_threads(codec: HfTextCodec) -> None:
+    def converse(n: int) -> bool:
+        conversation = [{"role": "user", "content": f"hello {n}"}]
+        seen = after(codec.render_chat(conversation, {}).tokens, byte_by_byte(codec, f"hello {n}"))
+        codec.remember(seen)
+        return codec.render_chat([*conversation, *turn(f"hello {n}")], {}).tokens.starts_with(seen)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(converse, range(100)))
+
+
+@given(reply=st.text(st.sampled_from("hel o\n😀<"), max_size=20), then=st.text(max_size=10))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_a_verbatim_reply_is_always_reused(codec: HfTextCodec, reply: str, then: str) -> None:
+    seen = after(codec.render_chat([USER], {}).tokens, byte_by_byte(codec, reply))
+    codec.remember(seen)
+    tokens = codec.render_chat([USER, *turn(reply, then)], {}).tokens
+    assert tokens.starts_with(seen)
+    assert spelled(codec, tokens) == spelled(codec, codec.encode(spelled(codec, tokens)))
+
+
+@pytest.mark.model
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("reply", ["Paris is the capital.", "\n\nHello\n", "日本語 😀", ""])
+def test_default_model_begins_its_next_turn_as_the_last_ended(real_codec: HfTextCodec, reply: str) -> None:
+    conversation = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": reply or "x"}]
+    first = real_codec.render_chat(conversation, {})
+    assert len(first.tokens) - first.boundary <= 1
+    seen = after(first.tokens, byte_by_byte(real_codec, reply))
+    real_codec.remember(seen)
+    second = real_codec.render_chat([*conversation, *turn(reply)], {})
+    assert second.tokens.starts_with(seen)
+    assert second.tokens.starts_with(first.tokens[: first.boundary])
