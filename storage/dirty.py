@@ -10,8 +10,11 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 
-FailureKind: TypeAlias = Literal["disk", "crash", "refused"]
-"""``disk``: may pass. ``crash``: the writer itself failed. ``refused``: this checkpoint cannot be stored."""
+FailureKind: TypeAlias = Literal["disk", "crash", "room", "refused"]
+"""``disk``: it failed or is full. ``crash``: the writer itself failed. ``room``: this checkpoint finds none now.
+
+``refused``: this checkpoint can never be stored. The last two say nothing about the disk.
+"""
 Key: TypeAlias = "tuple[str, TokenIds]"
 
 CRASH_LIMIT = 2

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .dirty import Attempt, Dirty, DirtyLimits, FailureKind, Key, Record, Rider, Tally, Version, record_of
-from .holdings import Holdings, rider_key
+from .ledger import Ledger, rider_key
 from .lost import LostPrefixes
 from .writequeue import WriteQueue
 
@@ -51,7 +51,7 @@ class DirtyRecords(Generic[P]):
         self._forget_all()
 
     def _forget_all(self) -> None:
-        self._held = Holdings[P]()
+        self._held = Ledger[P]()
         self._queue = WriteQueue[P]()
         self._failed: dict[Key, Record[P]] = {}
         self._lost = LostPrefixes(self._limits.lost)
@@ -179,10 +179,10 @@ class DirtyRecords(Generic[P]):
         if attempt.epoch != self._epoch:
             return False
         record, opened = attempt.record, False
-        if kind == "refused":
-            self.breaker.ended()
-        else:
+        if kind in ("disk", "crash"):
             opened = self.breaker.failed(now_s)
+        else:
+            self.breaker.ended()
         if record.live:
             record.note_failure(kind)
             record.retry_at_s = now_s + self._delay_s(record.failures)

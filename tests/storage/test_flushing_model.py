@@ -154,7 +154,7 @@ class DirtyMachine(RuleBasedStateMachine):
             assert self.model.covered((version.namespace, version.tokens)), "called durable, is not there"
 
     @precondition(lambda self: self.attempts)
-    @rule(data=st.data(), kind=st.sampled_from(["disk", "disk", "crash", "refused"]))
+    @rule(data=st.data(), kind=st.sampled_from(["disk", "disk", "crash", "room", "refused"]))
     def fail(self, data: st.DataObject, kind: str) -> None:
         self.records.failed(self._take(data), kind, self.now_s)  # type: ignore[arg-type]
 

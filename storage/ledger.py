@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 
 
-class Holdings(Generic[P]):
+class Ledger(Generic[P]):
     """A prefix is a record, a rider of one record, or unknown. ``pending_bytes`` is what payloads weigh."""
 
     def __init__(self) -> None:
