@@ -2,9 +2,9 @@
 
 A request is prepared (rendered and tokenised on the blocking pool), waits in the backlog, borrows the longest
 prefix that residency has, and runs as a row of a lane. Its ``Submit`` stays open until a row is its own: so
-a crash of the scheduler reaches exactly the unstarted requests as ActorCrashed, and a client that leaves while
-queued is simply skipped. Rows that run are the lanes' knowledge; a restarted scheduler asks for them and
-goes on.
+a crash of the scheduler reaches exactly the unstarted requests as ActorCrashed, and a client that leaves
+while queued is simply skipped. Rows that run are the lanes' knowledge; a restarted scheduler asks for them
+and goes on.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
         self._options = options
         self._preparing: dict[str, Deferred[Admission]] = {}
         self._backlog: Backlog[_Waiting] = Backlog()
-        self._borrowing: dict[str, _Waiting] = {}
+        self._borrowing: dict[str, tuple[_Waiting, asyncio.Task[Taken]]] = {}
         self._residency = residency
         self._prefill_tps: float | None = None
         self._drains: list[Deferred[None]] = []
@@ -290,20 +290,19 @@ class SchedulerActor(Actor[SchedulerMessage]):
     def _borrow(self, waiting: _Waiting, residency: Residency) -> None:
         """Ask for the longest prefix there is; the request's row is reserved meanwhile."""
         request = waiting.request
-        self._borrowing[request.id] = waiting
         self._announce(waiting, 0)
-        self.ctx.spawn(
-            residency.take(
-                waiting.tokens,
-                waiting.namespace,
-                request.session_id,
-                self._prefill_tps,
-                self.ctx.self,
-                TAKE_S,
-            ),
-            lambda taken: Borrowed(request.id, taken),
-            lambda _: Borrowed(request.id, None),
+        work = residency.take(
+            waiting.tokens,
+            waiting.namespace,
+            request.session_id,
+            self._prefill_tps,
+            self.ctx.self,
+            TAKE_S,
         )
+        task = self.ctx.spawn(
+            work, lambda taken: Borrowed(request.id, taken), lambda _: Borrowed(request.id, None)
+        )
+        self._borrowing[request.id] = waiting, task
 
     def _announce(self, waiting: _Waiting, cached: int) -> None:
         """Let others wait for what this request is about to prefill."""
@@ -316,7 +315,11 @@ class SchedulerActor(Actor[SchedulerMessage]):
 
     def _borrowed(self, request_id: str, taken: Taken | None) -> None:
         """Run a request with what residency gave, or from nothing when it could not be asked."""
-        self._place(self._borrowing.pop(request_id), taken)
+        borrowing = self._borrowing.pop(request_id, None)
+        if borrowing is not None:
+            self._place(borrowing[0], taken)
+        elif taken is not None and taken.lease is not None:
+            self._let_go(request_id, taken.lease.id)  # cancelled while this answer was on its way
         self._dispatch()
 
     def _place(self, waiting: _Waiting, taken: Taken | None) -> None:
@@ -374,6 +377,13 @@ class SchedulerActor(Actor[SchedulerMessage]):
         place = self._places.holding(request_id)
         if place is not None:
             place.lane.cancel(request_id)
+        elif request_id in self._borrowing:
+            # Its client has left. A restore that nobody else wants ends with the task.
+            _, task = self._borrowing.pop(request_id)
+            task.cancel()
+            self._counts.cancelled += 1
+            self._backlog.published(request_id)
+            self._dispatch()
 
     def _lane_said(self, message: RowPublished | RowEnded | Terminated) -> None:
         match message:
