@@ -110,7 +110,7 @@ def test_the_identity_does_not_depend_on_the_process(folder: Path, tmp_path: Pat
         "print(model_identity(Path(sys.argv[1]), 'auto', 'plain', Path(sys.argv[2])).id)"
     )
     found: set[str] = set()
-    for seed in ("1", "2", "random"):
+    for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         command = [sys.executable, "-c", program, str(folder), str(tmp_path / f"memo-{seed}.json")]
         found.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout.decode())
