@@ -1,0 +1,186 @@
+"""What lies in a cache root, file by file: headers only, without a lock, changing nothing.
+
+The directory recovers its index from this, and the offline tools list it. A file that is wrong is a Problem
+in the sequence, never an error that ends it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from .container import read_header
+from .container_errors import ContainerError, UnsupportedFeature, UnsupportedVersion
+from .entry import (
+    FILE_SUFFIX,
+    LOCK_NAME,
+    QUARANTINE_NAME,
+    TEMP_NAME,
+    StoredEntry,
+    entry_of,
+    namespace_folder,
+)
+from .identity import IDENTITY_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from .container import StoredCheckpoint
+    from .filesystem import FileEntry, Filesystem
+
+OUTDATED: Final = frozenset({UnsupportedVersion.code, UnsupportedFeature.code})
+"""Whole files that this version cannot use: they stay where they are, first in line for eviction."""
+
+UNREADABLE: Final = "unreadable"
+VANISHED: Final = "vanished"
+WRONG_IDENTITY: Final = "wrong_identity"
+MISPLACED: Final = "misplaced"
+UNKNOWN_FILE: Final = "unknown_file"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A whole file in the folder of ``identity``, which its header names too. ``created_s``: Unix time."""
+
+    identity: str
+    entry: StoredEntry
+    created_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A file that cannot be used: ``code`` is a container error's, or one of this module's."""
+
+    identity: str
+    path: Path
+    code: str
+    file_bytes: int
+    mtime_s: float
+    detail: str
+
+
+Finding: TypeAlias = Found | Problem
+Listed: TypeAlias = "tuple[Path, FileEntry]"
+
+
+def examine(fs: Filesystem, identity: str, listed: Listed) -> Finding:
+    """Read one file's header and compare it with where the file lies. Blocks; raises no OSError."""
+    path, item = listed
+    code, detail = UNKNOWN_FILE, "not a cache file"
+    if item.name.endswith(FILE_SUFFIX) and not item.is_folder:
+        try:
+            return _found(identity, listed, read_header(fs, path, file_bytes=item.size_bytes))
+        except ContainerError as error:
+            code, detail = error.code, error.problem
+        except _Misfit as error:
+            code, detail = error.code, str(error)
+        except FileNotFoundError as error:
+            code, detail = VANISHED, str(error)
+        except OSError as error:
+            code, detail = UNREADABLE, str(error)
+    return Problem(identity, path, code, item.size_bytes, item.mtime_s, detail)
+
+
+class _Misfit(Exception):
+    """A whole file in a wrong place."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def _found(identity: str, listed: Listed, stored: StoredCheckpoint) -> Found:
+    path, item = listed
+    if stored.header.identity != identity:
+        raise _Misfit(WRONG_IDENTITY, f"its header names {stored.header.identity}")
+    entry = entry_of(path, stored, item.mtime_s)
+    if namespace_folder(entry.namespace) != path.parent.name:
+        raise _Misfit(MISPLACED, "lies in the folder of another namespace")
+    return Found(identity, entry, stored.header.created_s)
+
+
+def examine_all(fs: Filesystem, identity: str, files: Iterable[Listed], threads: int) -> Iterator[Finding]:
+    """Examine the files on ``threads`` threads, in their order."""
+    check = partial(examine, fs, identity)
+    if threads <= 1:
+        yield from map(check, files)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="scan") as pool:
+        yield from pool.map(check, files)
+
+
+def namespace_folders(fs: Filesystem, identity_folder: Path) -> list[Path]:
+    """Return the folders of an identity that hold cache files. OSError."""
+    return sorted(
+        identity_folder / item.name
+        for item in fs.list(identity_folder)
+        if item.is_folder and item.name != TEMP_NAME
+    )
+
+
+def listed_in(fs: Filesystem, folder: Path) -> list[Listed]:
+    """Return what is in a folder, in order of name. OSError."""
+    return sorted(((folder / item.name, item) for item in fs.list(folder)), key=lambda listed: listed[0])
+
+
+def scan(fs: Filesystem, root: Path) -> Iterator[Finding]:
+    """Examine every file of every identity beneath ``root``; what is in no identity's folder is left out.
+
+    For offline tools: takes no lock, so a server that runs meanwhile may remove what was just seen. Blocks.
+    """
+    for item in sorted(fs.list(root), key=lambda item: item.name):
+        if item.is_folder and item.name != QUARANTINE_NAME:
+            for folder in namespace_folders(fs, root / item.name):
+                yield from examine_all(fs, item.name, listed_in(fs, folder), threads=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Files and their bytes."""
+
+    files: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.files + other.files, self.size_bytes + other.size_bytes)
+
+
+_MAX_DEPTH: Final = 8
+
+
+def weigh(fs: Filesystem, folder: Path, depth: int = _MAX_DEPTH) -> Tally:
+    """Count everything beneath a folder. What cannot be listed counts nothing."""
+    total = Tally()
+    try:
+        items = fs.list(folder)
+    except OSError:
+        return total
+    for item in items:
+        if not item.is_folder:
+            total += Tally(1, item.size_bytes)
+        elif depth:
+            total += weigh(fs, folder / item.name, depth - 1)
+    return total
+
+
+def strangers(fs: Filesystem, root: Path, ours: str) -> dict[str, Tally]:
+    """Count what in ``root`` is neither of identity ``ours`` nor of the cache as a whole, by name at the top.
+
+    Loose files of the root count under "", those in our folder that are no cache's under our own name.
+    OSError when the root cannot be listed.
+    """
+    found: dict[str, Tally] = {}
+    for item in fs.list(root):
+        if item.name in {LOCK_NAME, QUARANTINE_NAME}:
+            continue
+        if not item.is_folder:
+            found[""] = found.get("", Tally()) + Tally(1, item.size_bytes)
+        elif item.name != ours:
+            found[item.name] = weigh(fs, root / item.name)
+    loose = [item for item in fs.list(root / ours) if not item.is_folder and item.name != IDENTITY_FILE]
+    if loose:
+        found[ours] = Tally(len(loose), sum(item.size_bytes for item in loose))
+    return found
