@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypeAlias
 
@@ -25,8 +26,8 @@ DIGEST_DIGITS: Final = 2 * DIGEST_BYTES
 THREADED_BYTES: Final = 8 << 20
 """From how many bytes on a second thread pays for its start."""
 
-MAX_PENDING_JOBS: Final = 8
-"""Hash jobs waiting at most; the transfer waits for the hash beyond it."""
+MAX_WAITING_JOBS: Final = 2
+"""Hash jobs that wait at most, so that a block is hashed while a core still has it in its cache."""
 
 Job: TypeAlias = Callable[[], None]
 
@@ -92,15 +93,17 @@ def update_all(hasher: Hasher, pieces: Iterable[memoryview]) -> None:
 class HashLane:
     """Runs hash jobs in order, on a thread of its own when ``threaded``, else at once on the caller's.
 
-    ``with HashLane(...) as lane:`` The thread ends with the block. The first failing job's error leaves from
-    the next ``run`` or ``finish``, and the jobs after it are skipped. Used by one thread.
+    ``with HashLane(...) as lane:`` The thread ends with the block. A caller that is too far ahead does the
+    next job itself, so a machine without an idle core loses little. The first failing job's error leaves
+    from the next ``run`` or ``finish``, and the jobs after it are skipped. Used by one thread.
     """
 
-    __slots__ = ("_error", "_idle", "_jobs", "_slots", "_thread")
+    __slots__ = ("_error", "_jobs", "_running", "_thread", "_wakes")
 
     def __init__(self, *, threaded: bool) -> None:
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._slots = threading.Semaphore(MAX_PENDING_JOBS)
+        self._jobs: deque[Job] = deque()
+        self._running = threading.Lock()  # held while a job runs: they share hashers, their order counts
+        self._wakes: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="hash", daemon=True) if threaded else None
 
@@ -109,12 +112,16 @@ class HashLane:
         if self._thread is None:
             job()
             return
-        self._slots.acquire()
+        self._jobs.append(job)
+        self._wakes.put(True)
+        while len(self._jobs) > MAX_WAITING_JOBS:
+            self._run_next()
         self._raise_failure()
-        self._jobs.put(job)
 
     def finish(self) -> None:
-        """Wait until every job has run."""
+        """Return when every job has run."""
+        while self._jobs:
+            self._run_next()
         self._end()
         self._raise_failure()
 
@@ -126,13 +133,12 @@ class HashLane:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self._error = self._error or error  # what still waits is of no use now
+        self._jobs.clear()  # of no use after an error, and there are none after finish
         self._end()
 
     def _end(self) -> None:
         if self._thread is not None:
-            self._jobs.put(None)
+            self._wakes.put(False)
             self._thread.join()
 
     def _raise_failure(self) -> None:
@@ -140,11 +146,17 @@ class HashLane:
             raise self._error
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while self._wakes.get():
+            self._run_next()
+
+    def _run_next(self) -> None:
+        with self._running:
+            try:
+                job = self._jobs.popleft()
+            except IndexError:  # the other thread took it
+                return
             try:
                 if self._error is None:
                     job()
             except BaseException as error:  # noqa: BLE001 - it leaves from the thread that waits for it
                 self._error = error
-            finally:
-                self._slots.release()
