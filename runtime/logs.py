@@ -56,6 +56,9 @@ class RequestLine:
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    tier: str | None = None
+    restore_ms: float | None = None
+    miss_reason: str | None = None
     completion_tokens: int | None = None
     queue_ms: float | None = None
     prefill_ms: float | None = None

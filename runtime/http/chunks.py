@@ -15,6 +15,7 @@ from .reply import logprobs_json, usage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...actors.requests import PrefixReuse
     from ...actors.stream import StreamTimes
     from ..engine.port import Finished, TokenLogprob
     from .chat import ChatCall
@@ -54,12 +55,12 @@ class ChunkEncoder:
             return self._before + orjson.dumps(text) + choice + self._tail
         return self._before + orjson.dumps(text) + self._after if text else b""
 
-    def last(self, finished: Finished, times: StreamTimes) -> bytes:
+    def last(self, finished: Finished, times: StreamTimes, reuse: PrefixReuse) -> bytes:
         """Return the chunk with the finish reason and all that follows it."""
         ending = b'{"index":0,"delta":{},"logprobs":null,"finish_reason":"%s"}' % finished.reason.encode()
         chunk = self._head + ending + self._tail
         if self._call.include_usage:
-            chunk += self._head + b'],"usage":' + orjson.dumps(usage(finished, times)) + b"}\n\n"
+            chunk += self._head + b'],"usage":' + orjson.dumps(usage(finished, times, reuse)) + b"}\n\n"
         return chunk + DONE
 
 

@@ -16,7 +16,7 @@ from .serving import RequestRecord
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ...actors.stream import RequestStream
+    from ...actors.requests import Admitted
     from ..engine.port import Finished
     from .chat import ChatCall
     from .errors import HttpError
@@ -34,8 +34,7 @@ class Exchange:
     timeout: asyncio.Timeout
     transport: asyncio.Transport | None
     call: ChatCall | None = None
-    stream: RequestStream | None = None
-    prompt_tokens: int | None = None
+    admitted: Admitted | None = None
     finished: Finished | None = None
     events: EventStream | None = None
     stopped: HttpError | None = None
@@ -51,7 +50,9 @@ class Exchange:
     ) -> RequestRecord:
         """Return the canonical record; call at the end."""
         call, finished = self.call, self.finished
-        times = self.stream.times if self.stream else None
+        stream = self.admitted.stream if self.admitted else None
+        times = stream.times if stream else None
+        reuse = self.admitted.reuse if self.admitted else None
         return RequestRecord(
             request_id=self.id,
             generation_id=call.request.id if call else None,
@@ -62,8 +63,12 @@ class Exchange:
             model=call.model if call else None,
             stream=call.stream if call else False,
             session_id=call.request.session_id if call else None,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.stream.emitted_tokens if self.stream else None,
+            prompt_tokens=self.admitted.prompt_tokens if self.admitted else None,
+            cached_tokens=reuse.cached_tokens if reuse else None,
+            tier=reuse.tier if reuse else None,
+            restore_ms=reuse.restore_ms if reuse else None,
+            miss_reason=reuse.miss_reason if reuse else None,
+            completion_tokens=stream.emitted_tokens if stream else None,
             finish_reason=finished.reason if finished else None,
             queue_ms=elapsed_ms(times.submitted_s, times.started_s) if times else None,
             prefill_ms=finished.prefill_ms if finished else None,

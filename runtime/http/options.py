@@ -18,7 +18,8 @@ class HttpOptions:
 
     ``unix_socket`` replaces host and port. Keys are compared as they stand. ``max_body_bytes`` counts
     decompressed bytes. ``request_timeout_s`` runs from the first header to the last byte of a reply; None
-    is no limit. ``keep_alive_s`` is the silence after which a stream gets an SSE comment.
+    is no limit. ``keep_alive_s`` is the silence after which a stream gets an SSE comment. ``metrics`` says
+    whether there is ``GET /metrics``.
     """
 
     host: str = "127.0.0.1"
@@ -33,6 +34,7 @@ class HttpOptions:
     request_timeout_s: float | None = None
     keep_alive_s: float = 10.0
     fault_injection: bool = False
+    metrics: bool = True
 
     @property
     def loopback_only(self) -> bool:

@@ -12,6 +12,7 @@ from .errors import HttpError, internal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...actors.requests import PrefixReuse
     from ...actors.stream import StreamEvent, StreamTimes
     from .chat import ChatCall
 
@@ -56,21 +57,21 @@ def elapsed_ms(start_s: float | None, end_s: float | None) -> float | None:
     return None if start_s is None or end_s is None else round((end_s - start_s) * 1e3, 3)
 
 
-def usage(finished: Finished, times: StreamTimes) -> dict[str, object]:
-    """Return OpenAI's usage object with Samovar's own part. There is no cache yet, and it says so."""
+def usage(finished: Finished, times: StreamTimes, reuse: PrefixReuse) -> dict[str, object]:
+    """Return OpenAI's usage object with Samovar's own part."""
     return {
         "prompt_tokens": finished.prompt_tokens,
         "completion_tokens": finished.completion_tokens,
         "total_tokens": finished.prompt_tokens + finished.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": reuse.cached_tokens},
         "samovar": {
-            "tier": "none",
-            "cached_tokens": 0,
-            "restore_ms": 0,
+            "tier": reuse.tier,
+            "cached_tokens": reuse.cached_tokens,
+            "restore_ms": round(reuse.restore_ms, 3),
             "queue_ms": elapsed_ms(times.submitted_s, times.started_s),
             "prefill_ms": round(finished.prefill_ms, 3),
             "ttft_ms": elapsed_ms(times.submitted_s, times.first_token_s),
-            "miss_reason": "cache_off",
+            "miss_reason": reuse.miss_reason,
         },
     }
 
@@ -99,7 +100,7 @@ class WholeReply:
         self._texts.append(text)
         self._logprobs.extend(entries)
 
-    def body(self, finished: Finished, times: StreamTimes) -> bytes:
+    def body(self, finished: Finished, times: StreamTimes, reuse: PrefixReuse) -> bytes:
         """Return the JSON of the finished answer."""
         choice = {
             "index": 0,
@@ -113,7 +114,7 @@ class WholeReply:
             "created": self._created_s,
             "model": self._call.model,
             "choices": [choice],
-            "usage": usage(finished, times),
+            "usage": usage(finished, times, reuse),
         }
         return orjson.dumps(body)
 

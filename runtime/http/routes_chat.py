@@ -18,7 +18,8 @@ from .exchange import EXCHANGE, Exchange
 from .reply import WholeReply, failure, settle
 
 if TYPE_CHECKING:
-    from ...actors.stream import RequestStream
+    from ...actors.requests import Admitted
+    from ..metrics import Metrics
     from .options import HttpOptions
     from .serving import Serving
 
@@ -30,9 +31,10 @@ _RETRY_AFTER_S = 1.0
 class ChatRoutes:
     """Chat completions, streamed and whole. Loop thread only."""
 
-    def __init__(self, serving: Serving, options: HttpOptions) -> None:
+    def __init__(self, serving: Serving, options: HttpOptions, metrics: Metrics) -> None:
         self._serving = serving
         self._options = options
+        self._metrics = metrics
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes to add to an application."""
@@ -51,52 +53,56 @@ class ChatRoutes:
             return await self._streamed(request, exchange, call)
         return await self._whole(exchange, call)
 
-    async def _admit(self, call: ChatCall, exchange: Exchange) -> RequestStream:
+    async def _admit(self, call: ChatCall, exchange: Exchange) -> Admitted:
         admission = await self._serving.submit(call.request)
         if isinstance(admission, Refused):
             raise refusal(admission)
-        exchange.stream = admission.stream
-        exchange.prompt_tokens = admission.prompt_tokens
-        return admission.stream
+        exchange.admitted = admission
+        return admission
 
     async def _streamed(self, request: web.Request, exchange: Exchange, call: ChatCall) -> web.StreamResponse:
         events = exchange.events = EventStream(request, self._options.keep_alive_s)
         chunks = ChunkEncoder(call, int(time.time()))
         async with events.kept_alive():  # the wait for a row included
-            stream = await self._admit(call, exchange)
+            admitted = await self._admit(call, exchange)
             try:
-                await _pump(stream, events, chunks, exchange)
+                await self._pump(admitted, events, chunks, exchange)
             finally:
-                stream.cancel()
+                admitted.stream.cancel()
         return events.response
 
     async def _whole(self, exchange: Exchange, call: ChatCall) -> web.Response:
-        stream = await self._admit(call, exchange)
+        admitted = await self._admit(call, exchange)
+        stream, pace = admitted.stream, self._metrics.pace(admitted.stream)
         reply = WholeReply(call, int(time.time()))
         try:
             ending = None
             while ending is None:
                 text, entries, ending = settle(await stream.take())
+                pace.tick()
                 reply.add(text, entries)
-            body = reply.body(_finished(ending, exchange), stream.times)
+            body = reply.body(_finished(ending, exchange), stream.times, admitted.reuse)
         finally:
             stream.cancel()
         return web.Response(body=body, content_type="application/json")
 
-
-async def _pump(stream: RequestStream, events: EventStream, chunks: ChunkEncoder, exchange: Exchange) -> None:
-    """Write what the stream brings until it ends; one write for all that has collected."""
-    pending = chunks.role()
-    while True:
-        text, entries, ending = settle(await stream.take())
-        data = chunks.delta(text, entries)
-        if ending is not None:
-            finished = _finished(ending, exchange)
-            await events.finish(pending + data + chunks.last(finished, stream.times))
-            return
-        if data:
-            await events.write(pending + data)
-            pending = b""
+    async def _pump(
+        self, admitted: Admitted, events: EventStream, chunks: ChunkEncoder, exchange: Exchange
+    ) -> None:
+        """Write what the stream brings until it ends; one write for all that has collected."""
+        stream, pace = admitted.stream, self._metrics.pace(admitted.stream)
+        pending = chunks.role()
+        while True:
+            text, entries, ending = settle(await stream.take())
+            pace.tick()
+            data = chunks.delta(text, entries)
+            if ending is not None:
+                finished = _finished(ending, exchange)
+                await events.finish(pending + data + chunks.last(finished, stream.times, admitted.reuse))
+                return
+            if data:
+                await events.write(pending + data)
+                pending = b""
 
 
 def _finished(ending: Finished | Cancelled | Failed, exchange: Exchange) -> Finished:

@@ -8,22 +8,27 @@ from typing import TYPE_CHECKING
 import orjson
 from aiohttp import web
 
+from ..metrics import CONTENT_TYPE
 from ..version import version
 from .chat import served_names
 from .errors import HttpError, not_ready, unknown_model
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..engine.port import ModelInfo
+    from ..metrics import Metrics
     from .options import HttpOptions
-    from .serving import Serving
+    from .serving import Readiness, Serving
 
 
 class StateRoutes:
     """Read-only routes, and the one that crashes an actor when fault injection is on. Loop thread only."""
 
-    def __init__(self, serving: Serving, options: HttpOptions) -> None:
+    def __init__(self, serving: Serving, options: HttpOptions, metrics: Metrics) -> None:
         self._serving = serving
         self._options = options
+        self._metrics = metrics
         self._started_s = time.monotonic()
         self._version = version()
 
@@ -37,6 +42,8 @@ class StateRoutes:
             web.get("/v1/models/{name:.+}", self.model),
             web.get("/admin/tree", self.tree),
         ]
+        if self._options.metrics:
+            routes.append(web.get("/metrics", self.metrics))
         if self._options.fault_injection:
             routes.append(web.post("/admin/actors/{path:.+}/crash", self.crash))
         return routes
@@ -50,14 +57,14 @@ class StateRoutes:
             "uptime_s": round(time.monotonic() - self._started_s, 3),
             "ready": readiness.ready,
             "draining": readiness.draining,
-            "detail": readiness.detail,
+            "detail": _detail(readiness),
         }
         return _json(body)
 
     async def ready(self, _: web.Request) -> web.Response:
         """Answer 200 when requests are served, else 503 with what is missing."""
         readiness = self._serving.readiness()
-        body = {"ready": readiness.ready, "draining": readiness.draining, "detail": readiness.detail}
+        body = {"ready": readiness.ready, "draining": readiness.draining, "detail": _detail(readiness)}
         if readiness.ready:
             return _json(body)
         error = not_ready(draining=readiness.draining)
@@ -66,6 +73,11 @@ class StateRoutes:
     async def stats(self, _: web.Request) -> web.Response:
         """Answer with the figures of every part."""
         return _json(await self._serving.stats())
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        """Answer with the same figures, and what was observed here, as Prometheus reads them."""
+        text = self._metrics.exposition(await self._serving.stats())
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
     async def models(self, _: web.Request) -> web.Response:
         """List every name that a request may give."""
@@ -97,6 +109,12 @@ class StateRoutes:
         if not (readiness.ready or readiness.recovering or readiness.draining):
             raise not_ready(draining=False)
         return self._serving.model()
+
+
+def _detail(readiness: Readiness) -> Mapping[str, object]:
+    if readiness.degraded is None:
+        return readiness.detail
+    return {**readiness.detail, "degraded": readiness.degraded}
 
 
 def _model_json(name: str, info: ModelInfo) -> dict[str, object]:

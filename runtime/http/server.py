@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from ..metrics import Metrics
 from .boundary import Boundary
 from .errors import HttpError
 from .exchange import EXCHANGE
 from .guard import cors_headers, guard_middleware
+from .routes_cache import CacheRoutes
 from .routes_chat import ChatRoutes
 from .routes_state import StateRoutes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from .cache_serving import CacheServing
     from .options import HttpOptions
-    from .serving import RequestLog, Serving
+    from .serving import RequestLog, RequestRecord, Serving
 
 _BACKLOG = 1024
 _FAREWELL_S = 1.0
@@ -35,17 +38,42 @@ class HttpBindError(Exception):
     retryable = False
 
 
+class _Counted:
+    """A request log that also counts."""
+
+    def __init__(self, log: RequestLog, metrics: Metrics) -> None:
+        self._log = log
+        self._metrics = metrics
+
+    def request_ended(self, record: RequestRecord) -> None:
+        self._metrics.request_ended(record)
+        self._log.request_ended(record)
+
+
 class HttpServer:
     """Serves a ``Serving`` over HTTP until closed. One start and one close; loop thread only.
 
-    Holds no signal handlers and no loop of its own. ``start`` returns with the socket listening.
+    Holds no signal handlers and no loop of its own. ``start`` returns with the socket listening. ``metrics``
+    should outlive it, so that counters survive a restart.
     """
 
-    def __init__(self, serving: Serving, options: HttpOptions, log: RequestLog) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        options: HttpOptions,
+        log: RequestLog,
+        *,
+        cache: CacheServing | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._options = options
-        self._boundary = Boundary(log, options.request_timeout_s)
+        self._metrics = Metrics() if metrics is None else metrics
+        self._boundary = Boundary(_Counted(log, self._metrics), options.request_timeout_s)
         self._runner = web.AppRunner(
-            self._application(serving), access_log=None, handler_cancellation=True, shutdown_timeout=_FORCED_S
+            self._application(serving, cache),
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=_FORCED_S,
         )
         self._site: web.BaseSite | None = None
 
@@ -115,14 +143,15 @@ class HttpServer:
             await self._boundary.idle_within(_FAREWELL_S)
         await self._runner.cleanup()
 
-    def _application(self, serving: Serving) -> web.Application:
+    def _application(self, serving: Serving, cache: CacheServing | None) -> web.Application:
         options = self._options
         app = web.Application(
             middlewares=[self._boundary.middleware(), guard_middleware(options)],
             client_max_size=options.max_body_bytes,
         )
-        app.add_routes(ChatRoutes(serving, options).routes())
-        app.add_routes(StateRoutes(serving, options).routes())
+        app.add_routes(ChatRoutes(serving, options, self._metrics).routes())
+        app.add_routes(StateRoutes(serving, options, self._metrics).routes())
+        app.add_routes(CacheRoutes(serving, cache, options).routes())
         app.on_response_prepare.append(self._add_headers)
         return app
 

@@ -1,4 +1,4 @@
-"""What the HTTP layer needs of the rest of Samovar: two protocols and the values that pass through them.
+"""What the HTTP layer needs of the rest of Samovar: protocols and the values that pass through them.
 
 The application implements ``Serving`` over the actor tree; tests and benchmarks implement it over a
 scripted engine. Everything here is called on the event loop's thread.
@@ -21,12 +21,14 @@ class Readiness:
     """Whether the whole tree is up. ``detail`` names what is missing, by component.
 
     ``recovering`` says that it has been up and a part of it is restarting: requests are still taken, since
-    they need only wait a moment.
+    they need only wait a moment. ``degraded`` says what works worse than configured though requests are
+    served, like an SSD tier that cannot write; None when all is well.
     """
 
     ready: bool
     draining: bool = False
     recovering: bool = False
+    degraded: str | None = None
     detail: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @property
@@ -91,6 +93,10 @@ class RequestRecord:
     stream: bool = False
     session_id: str | None = None
     prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    tier: str | None = None
+    restore_ms: float | None = None
+    miss_reason: str | None = None
     completion_tokens: int | None = None
     finish_reason: str | None = None
     queue_ms: float | None = None
