@@ -113,7 +113,7 @@ class HashLane:
             job()
             return
         self._jobs.append(job)
-        self._wakes.put(True)
+        self._wakes.put(item=True)
         while len(self._jobs) > MAX_WAITING_JOBS:
             self._run_next()
         self._raise_failure()
@@ -138,7 +138,7 @@ class HashLane:
 
     def _end(self) -> None:
         if self._thread is not None:
-            self._wakes.put(False)
+            self._wakes.put(item=False)
             self._thread.join()
 
     def _raise_failure(self) -> None:
