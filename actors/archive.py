@@ -7,7 +7,6 @@ incarnations, so that one which ended lets go of the directory's lock before the
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
@@ -16,6 +15,7 @@ from ..runtime.kernel import Actor, Ask, BlockingPool, Overloaded
 from ..storage.directory_errors import DirectoryError
 from ..storage.directory_figures import DirectoryFigures
 from .disk_jobs import DiskJobs, answering, telling
+from .outbox import Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -211,11 +211,10 @@ class ArchiveActor(Actor[ArchiveMessage]):
     ) -> None:
         self._directory = directory()
         self._disk = DiskJobs(pool, self._directory.close)
-        self._subscriber = subscriber
         self._totals = totals
         self._opened = opened
         self._used: dict[str, None] = {}
-        self._withdrawn: deque[Withdrawn] = deque(maxlen=WITHDRAWN_LIMIT)
+        self._withdrawn = Outbox[Withdrawn](subscriber, WITHDRAWN_LIMIT)
         self._telling_again = False
 
     async def started(self) -> None:
@@ -241,7 +240,6 @@ class ArchiveActor(Actor[ArchiveMessage]):
                 self._collect_withdrawn()
                 self._next_job()
             case TellAgain():
-                self._telling_again = False
                 self._tell_withdrawn()
             case _:
                 self._change(message)
@@ -335,17 +333,14 @@ class ArchiveActor(Actor[ArchiveMessage]):
 
     def _collect_withdrawn(self) -> None:
         for gone in self._directory.withdrawn():
-            self._withdrawn.append(Withdrawn(gone.entry.tokens, gone.entry.namespace))
-        self._tell_withdrawn()
+            self._withdrawn.put(Withdrawn(gone.entry.tokens, gone.entry.namespace))
+        if not self._telling_again:
+            self._tell_withdrawn()
 
     def _tell_withdrawn(self) -> None:
-        subscriber = self._subscriber()
-        while self._withdrawn and not self._telling_again:
-            if subscriber is not None and not subscriber.tell(self._withdrawn[0]):
-                self._telling_again = True
-                self.ctx.after(TELL_AGAIN_S, TellAgain())
-                return
-            self._withdrawn.popleft()
+        self._telling_again = not self._withdrawn.send()
+        if self._telling_again:
+            self.ctx.after(TELL_AGAIN_S, TellAgain())
 
 
 def _ignore(_: object) -> None:

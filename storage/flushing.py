@@ -46,6 +46,7 @@ class DirtyRecords(Generic[P]):
         self._runs = 0
         self._run = 0
         self._flushed = 0
+        self._losses = 0
         self._orphans: list[Version] = []
         self._writing: dict[Key, Attempt[P]] = {}
         self._forget_all()
@@ -117,6 +118,15 @@ class DirtyRecords(Generic[P]):
         orphans, self._orphans = self._orphans, []
         return orphans
 
+    def take_losses(self) -> int:
+        """Return how many prefixes were lost since the last call."""
+        losses, self._losses = self._losses, 0
+        return losses
+
+    def current(self, attempt: Attempt[P]) -> bool:
+        """Whether an attempt's outcome still means something: nothing was reset since it began."""
+        return attempt.epoch == self._epoch
+
     # -- what to do -------------------------------------------------------------------------------------
 
     def next(self, now_s: float) -> Attempt[P] | None:
@@ -155,7 +165,7 @@ class DirtyRecords(Generic[P]):
         that are durable by this.
         """
         self._leave(attempt)
-        if attempt.epoch != self._epoch:
+        if not self.current(attempt):
             return []
         if not written:
             self.breaker.ended()
@@ -176,7 +186,7 @@ class DirtyRecords(Generic[P]):
     def failed(self, attempt: Attempt[P], kind: FailureKind, now_s: float) -> bool:
         """Note a failure. True when it made the breaker open."""
         self._leave(attempt)
-        if attempt.epoch != self._epoch:
+        if not self.current(attempt):
             return False
         record, opened = attempt.record, False
         if kind in ("disk", "crash"):
@@ -211,7 +221,7 @@ class DirtyRecords(Generic[P]):
     @property
     def flush_over(self) -> bool:
         """Whether the flush has tried every version, and nothing is being written."""
-        ours = any(attempt.epoch == self._epoch for attempt in self._writing.values())
+        ours = any(self.current(attempt) for attempt in self._writing.values())
         return bool(self._run) and not ours and self._queue.peek() is None
 
     def end_flush(self) -> None:
@@ -280,6 +290,7 @@ class DirtyRecords(Generic[P]):
         if host is not None:
             self._held.ride(host, Rider(version, None, dropped=True), len(key[1]))
         else:
+            self._losses += 1
             self._lost.add(key, self._run)
 
     def _rehouse(self, record: Record[P], which: Callable[[Rider[P]], bool] = lambda _: True) -> None:
