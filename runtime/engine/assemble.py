@@ -6,11 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .backend import BackendOptions, MlxBackend
+from .identity import model_identity
 from .loading import ModelHandle
+from .memory import MlxMemoryGauge
+from .restore import MlxRestorer
 from .sources import Alias, HubRepository, parse_source
 from .store import ModelStore
 
 if TYPE_CHECKING:
+    from ...storage.identity import Identity
+    from .checkpoint import MemoryGauge, Restorer
     from .loading import DtypePolicy
     from .port import LaneBackend, ModelInfo, TextCodec
     from .progress import Progress
@@ -25,6 +30,8 @@ class MlxEngine:
 
     handle: ModelHandle
     options: BackendOptions
+    dtype: DtypePolicy
+    scheme: str = "bf16"
 
     def backend(self) -> LaneBackend:
         """Return a fresh backend for a lane's thread."""
@@ -37,6 +44,18 @@ class MlxEngine:
     def info(self) -> ModelInfo:
         """Return what others may know of the model."""
         return self.handle.load().info
+
+    def identity(self) -> Identity:
+        """Return what the states of this model depend on. Blocks: it reads the weights the first time."""
+        return model_identity(self.handle.path, self.dtype, self.scheme)
+
+    def restorer(self) -> Restorer:
+        """Return a fresh maker of buffers for a reader's thread."""
+        return MlxRestorer(self.handle)
+
+    def memory(self) -> MemoryGauge:
+        """Return the gauge of the device's memory."""
+        return MlxMemoryGauge()
 
 
 def assemble(
@@ -55,4 +74,4 @@ def assemble(
     directory = ModelStore().resolve(source, progress)
     name = path if isinstance(source, Alias | HubRepository) else directory.name
     handle = ModelHandle(directory, name, dtype=dtype, context_length=context_length)
-    return MlxEngine(handle, options)
+    return MlxEngine(handle, options, dtype)

@@ -6,22 +6,30 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from samovar.runtime.engine.checkpoint import MemoryReading
 from samovar.runtime.engine.errors import TemplateError
 from samovar.runtime.engine.port import (
     Cancelled,
     Delta,
+    Failed,
     Finished,
     LaneFigures,
     ModelInfo,
     Prefilled,
+    Published,
     RenderedPrompt,
     RowEvent,
     RowRequest,
 )
+from samovar.storage.identity import Identity
 from samovar.storage.tokens import TokenIds
+
+from tests.kit.states import FakeRestorer, FakeState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from samovar.runtime.engine.checkpoint import MemoryGauge
 
 STEP_LIMIT_S = 10.0
 
@@ -30,7 +38,9 @@ STEP_LIMIT_S = 10.0
 class _Row:
     request: RowRequest
     sent: int = 0
-    prefilled: bool = False
+    prefilled: int = 0
+    cached: int = 0
+    ready: bool = False
 
 
 class FakeDetokenizer:
@@ -50,7 +60,8 @@ class FakeCodec:
         text = "".join(str(message["content"]) for message in messages)
         if text == "!bad":
             raise TemplateError("the template refuses these messages")
-        return RenderedPrompt(TokenIds.of(self.encode(text)))
+        ids = TokenIds.of(self.encode(text))
+        return RenderedPrompt(ids, len(ids))
 
     def encode(self, text: str) -> Sequence[int]:
         return [ord(character) % 256 for character in text]
@@ -68,6 +79,9 @@ class FakeEngine:
 
     While ``gate`` is set, every step takes one permit: ``allow(n)`` lets n steps happen. ``crash`` makes
     the next step of whichever backend raise it. Everything may be called from any thread.
+
+    A row publishes its prompt and its run as states of ``token_bytes`` a token; one that is lent a state
+    whose bytes are wrong fails. ``prefill_tokens``: how many a step prefills.
     """
 
     context_length: int = 1000
@@ -75,6 +89,10 @@ class FakeEngine:
     open_error: Exception | None = None
     crash: Exception | None = None
     step_s: float = 0.0
+    token_bytes: int = 16
+    trims: bool = True
+    prefill_tokens: int = 1_000_000
+    prefilled: int = 0
     opened: int = 0
     closed: int = 0
     inserted: list[str] = field(default_factory=list)
@@ -94,7 +112,16 @@ class FakeEngine:
         return FakeCodec()
 
     def info(self) -> ModelInfo:
-        return ModelInfo("fake", self.context_length, 256, "none", 0.0, 0)
+        return ModelInfo("fake", self.context_length, 256, "none", 0.0, 0, trims=self.trims)
+
+    def identity(self) -> Identity:
+        return Identity("fake", {"model": "scripted"})
+
+    def restorer(self) -> FakeRestorer:
+        return FakeRestorer()
+
+    def memory(self) -> MemoryGauge:
+        return lambda: MemoryReading(0, 0)
 
 
 class FakeBackend:
@@ -116,7 +143,8 @@ class FakeBackend:
 
     def insert(self, request: RowRequest) -> None:
         self._engine.inserted.append(request.id)
-        self._rows[request.id] = _Row(request)
+        cached = 0 if request.prefix is None else request.prefix.length
+        self._rows[request.id] = _Row(request, prefilled=cached, cached=cached)
 
     def cancel(self, row_id: str) -> None:
         if self._rows.pop(row_id, None) is not None:
@@ -144,18 +172,41 @@ class FakeBackend:
         return events
 
     def _advance(self, row: _Row) -> list[RowEvent]:
-        request = row.request
-        if not row.prefilled:
-            row.prefilled = True
-            return [Prefilled(request.id, len(request.tokens), len(request.tokens))]
+        request, last = row.request, len(row.request.tokens) - 1
+        if request.prefix is not None and not row.ready:
+            state = request.prefix.checkpoint
+            assert isinstance(state, FakeState)
+            if (wrong := state.wrong()) is not None:
+                del self._rows[request.id]
+                return [Failed(request.id, "wrong_state", wrong)]
+        if not row.ready:
+            return self._prefill(row, last)
         piece = self._engine.reply(request, row.sent)
         if piece is None:
             del self._rows[request.id]
             reason = "length" if row.sent >= request.max_tokens else "stop"
-            return [Finished(request.id, reason, "", len(request.tokens), row.sent, 1.0, 1.0)]
+            end = Finished(request.id, reason, "", last + 1, row.sent, 1.0, 1.0, cached_tokens=row.cached)
+            fed = [*request.tokens, *range(1, row.sent)]
+            return [*self._published(request, fed), end]
         row.sent += 1
         self._decoded += 1
         return [Delta(request.id, piece, (row.sent,))]
+
+    def _prefill(self, row: _Row, last: int) -> list[RowEvent]:
+        count = min(self._engine.prefill_tokens, last - row.prefilled)
+        row.prefilled += count
+        self._engine.prefilled += count
+        if row.prefilled < last:
+            return [Prefilled(row.request.id, row.prefilled, last + 1)]
+        row.ready = True
+        progress = Prefilled(row.request.id, last + 1, last + 1)
+        return [progress, *self._published(row.request, row.request.tokens[:-1])] if count else [progress]
+
+    def _published(self, request: RowRequest, tokens: Sequence[int]) -> list[RowEvent]:
+        if not request.publish:
+            return []
+        state = FakeState.of(TokenIds.of(tokens), self._engine.token_bytes, trims=self._engine.trims)
+        return [Published(request.id, state)]
 
     def figures(self) -> LaneFigures:
         return LaneFigures(

@@ -23,7 +23,7 @@ from tests.kit.models import VOCAB, build
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from samovar.runtime.engine.checkpoint import MemoryReading, Restorer
+    from samovar.runtime.engine.checkpoint import Restorer
 
 TURN, END = 1, 2
 _FIRST = 0x4E00  # ids that are no printable ASCII are shown as characters from here on
@@ -114,5 +114,5 @@ class TinyEngine:
     def restorer(self) -> Restorer:
         return MlxRestorer(self._loaded())
 
-    def memory(self) -> MemoryReading:
-        return MlxMemoryGauge()()
+    def memory(self) -> MlxMemoryGauge:
+        return MlxMemoryGauge()
