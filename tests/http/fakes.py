@@ -12,9 +12,18 @@ from typing import Any, TypeVar
 
 import aiohttp
 import uvloop
-from samovar.actors.requests import Admission, Admitted, GenerationRequest
+from samovar.actors.requests import NO_REUSE, Admission, Admitted, GenerationRequest, PrefixReuse, Refused
 from samovar.actors.stream import RequestStream
 from samovar.runtime.engine.port import Cancelled, Delta, Finished, ModelInfo, Prefilled, TokenLogprob
+from samovar.runtime.http.cache_serving import (
+    CacheCleared,
+    CacheDrained,
+    CacheEntry,
+    CacheExplanation,
+    CachePage,
+    FlushReply,
+    TierChoice,
+)
 from samovar.runtime.http.options import HttpOptions
 from samovar.runtime.http.server import HttpServer
 from samovar.runtime.http.serving import Readiness, RequestRecord
@@ -80,6 +89,8 @@ class FakeServing:
     script: Script = say_paris
     refuse: Callable[[GenerationRequest], Admission | None] = lambda _: None
     ready: Readiness = READY
+    reuse: PrefixReuse = NO_REUSE
+    figures: Mapping[str, object] = field(default_factory=dict)
     queued: asyncio.Event | None = None
     names: Sequence[str] = ("gpt-4o",)
     actors: tuple[str, ...] = ("serving/lanes/0", "serving/scheduler")
@@ -108,7 +119,7 @@ class FakeServing:
         task = asyncio.ensure_future(self.script(stream, request))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
-        return Admitted(stream, PROMPT_TOKENS)
+        return Admitted(stream, PROMPT_TOKENS, self.reuse)
 
     async def arrived(self) -> None:
         """Wait for one more request than the calls before."""
@@ -123,7 +134,7 @@ class FakeServing:
         return self.ready
 
     async def stats(self) -> Mapping[str, object]:
-        return {"scheduler": {"admitted": len(self.requests)}}
+        return {"scheduler": {"admitted": len(self.requests)}, **self.figures}
 
     def tree(self) -> Sequence[Mapping[str, object]]:
         return [{"path": path, "state": "running"} for path in self.actors]
@@ -132,6 +143,91 @@ class FakeServing:
         if path in self.actors:
             self.crashed.append(path)
         return path in self.actors
+
+
+def entry(number: int = 0, **fields: Any) -> CacheEntry:
+    known: dict[str, Any] = {
+        "tier": "ram",
+        "namespace": "",
+        "tokens": 100 + number,
+        "bytes": 4096,
+        "durable": True,
+        "trimmable": True,
+        "reusable_from": 0,
+        "idle_s": number * 1.5,
+        "sessions": 1,
+        "leases": 0,
+    }
+    return CacheEntry(**known | fields)
+
+
+DURABLE = FlushReply(
+    durable=True,
+    flushed=2,
+    missing=0,
+    pending=0,
+    pending_bytes=0,
+    dropped=0,
+    failed=0,
+    entries=5,
+    longest_durable_prefix_tokens=812,
+    elapsed_ms=12.5,
+)
+EXPLANATION = CacheExplanation(
+    prompt_tokens=900,
+    tier="ram",
+    cached_tokens=512,
+    ram_tokens=512,
+    ssd_tokens=800,
+    stored_tokens=700,
+    diverged_at=800,
+    boundary=890,
+    reason="restore_slower",
+    restore_ms=40.0,
+    prefill_ms=20.5,
+)
+
+
+@dataclass
+class FakeCache:
+    """A cache that answers what it was given and remembers what it was asked. ``error`` is raised instead."""
+
+    flushed: FlushReply = DURABLE
+    held: Sequence[CacheEntry] = ()
+    explanation: CacheExplanation | Refused = EXPLANATION
+    sessions: set[str] = field(default_factory=set)
+    error: Exception | None = None
+    asked: list[tuple[object, ...]] = field(default_factory=list)
+
+    def _note(self, *call: object) -> None:
+        self.asked.append(call)
+        if self.error is not None:
+            raise self.error
+
+    async def flush(self, timeout_s: float) -> FlushReply:
+        self._note("flush", timeout_s)
+        return self.flushed
+
+    async def cache_page(self, tier: TierChoice, offset: int, limit: int) -> CachePage:
+        self._note("page", tier, offset, limit)
+        held = [item for item in self.held if tier in {"all", item.tier}]
+        return CachePage(tuple(held[offset : offset + limit]), len(held), sum(item.bytes for item in held))
+
+    async def clear_cache(self, tier: TierChoice) -> CacheCleared:
+        self._note("clear", tier)
+        return CacheCleared(3 if tier != "ssd" else 0, 4 if tier != "ram" else 0)
+
+    async def explain(self, request: GenerationRequest) -> CacheExplanation | Refused:
+        self._note("explain", request.messages, request.session_id)
+        return self.explanation
+
+    async def drain_cache(self, timeout_s: float) -> CacheDrained:
+        self._note("drain", timeout_s)
+        return CacheDrained(7, 1, 2048)
+
+    async def close_session(self, session_id: str) -> bool:
+        self._note("close", session_id)
+        return session_id in self.sessions
 
 
 @dataclass
@@ -197,6 +293,9 @@ class Live:
     async def get(self, path: str, **kwargs: Any) -> Reply:
         return await self.send("GET", path, **kwargs)
 
+    async def delete(self, path: str, **kwargs: Any) -> Reply:
+        return await self.send("DELETE", path, **kwargs)
+
     async def post(self, body: object, path: str = "/v1/chat/completions", **kwargs: Any) -> Reply:
         headers = {"Content-Type": "application/json", **kwargs.pop("headers", {})}
         data = body if isinstance(body, (bytes, AsyncGenerator)) else BytesIO(json.dumps(body).encode())
@@ -210,9 +309,11 @@ class Live:
 
 
 @asynccontextmanager
-async def live(serving: FakeServing | None = None, **options: Any) -> AsyncGenerator[Live]:
+async def live(
+    serving: FakeServing | None = None, cache: FakeCache | None = None, **options: Any
+) -> AsyncGenerator[Live]:
     serving, log = serving or FakeServing(), RecordingLog()
-    server = HttpServer(serving, HttpOptions(**({"port": 0} | options)), log)
+    server = HttpServer(serving, HttpOptions(**({"port": 0} | options)), log, cache=cache)
     await server.start()
     async with aiohttp.ClientSession() as session:
         try:
