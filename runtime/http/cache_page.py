@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from heapq import nsmallest
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from .cache_serving import CacheEntry, CachePage
 
@@ -27,18 +28,18 @@ def page_of(
     """Return entries ``offset`` to ``offset + limit`` of the chosen tiers, most recently used first.
 
     ``now_s`` is Unix time: files tell when they were last used. Only the entries of the page are built; the
-    rest costs a comparison each.
+    others cost one attribute and their part of a sort by numpy (10,000: some milliseconds).
     """
-    ram = ram if tier != "ssd" else ()
-    ssd = ssd if tier != "ram" else ()
-    ages = [(entry.idle_s, 0, index) for index, entry in enumerate(ram)]
-    ages += [(max(0.0, now_s - entry.last_used_s), 1, index) for index, entry in enumerate(ssd)]
-    chosen = nsmallest(offset + limit, ages)[offset:]
+    ram, ssd = ram[: 0 if tier == "ssd" else None], ssd[: 0 if tier == "ram" else None]
+    idle_s = [entry.idle_s for entry in ram]
+    ages_s = np.array(idle_s + [max(0.0, now_s - entry.last_used_s) for entry in ssd], dtype=np.float64)
+    chosen: list[int] = np.argsort(ages_s, kind="stable")[offset : offset + limit].tolist()
     entries = tuple(
-        _stored(ssd[index], age) if disk else _resident(ram[index]) for age, disk, index in chosen
+        _resident(ram[index]) if index < len(ram) else _stored(ssd[index - len(ram)], float(ages_s[index]))
+        for index in chosen
     )
-    size_bytes = sum(entry.bytes for entry in ram) + sum(entry.file_bytes for entry in ssd)
-    return CachePage(entries, len(ages), size_bytes)
+    size_bytes = sum([entry.bytes for entry in ram]) + sum([entry.file_bytes for entry in ssd])
+    return CachePage(entries, len(ages_s), size_bytes)
 
 
 def _resident(entry: EntryFigures) -> CacheEntry:
