@@ -49,7 +49,7 @@ def _short(value: object) -> str:
 Timed = Callable[[], float]
 """Does something once and returns the seconds it took, without what it took to get ready."""
 
-MAX_TRIES = 4
+MAX_TRIES = 3
 QUIET_SHARE = 0.1
 
 
@@ -91,8 +91,8 @@ class Turns:
 def in_turns(contenders: dict[str, Timed], rounds: int) -> Turns:
     """Run all contenders in turns, each round beginning with another one.
 
-    One round before goes uncounted. Where other processes take part of the machine, there are up to four
-    times ``rounds`` rounds, and those that were disturbed least are kept. The collector runs between turns.
+    One round before goes uncounted. Where other processes take part of the machine, there are up to three
+    times ``rounds`` rounds, and those that were disturbed least are kept.
     """
     names = list(contenders)
     found: list[Round] = []
@@ -103,11 +103,9 @@ def in_turns(contenders: dict[str, Timed], rounds: int) -> Turns:
         others = 0.0
         for name in names[first:] + names[:first]:
             gc.collect()
-            gc.disable()
-            before = _Load.now()
+            before = Load.now()
             taken[name] = contenders[name]()
             others = max(others, before.others())
-            gc.enable()
         if turn:
             found.append(Round(taken, others))
             quiet += others <= QUIET_SHARE
@@ -116,7 +114,7 @@ def in_turns(contenders: dict[str, Timed], rounds: int) -> Turns:
 
 
 @dataclass(frozen=True)
-class _Load:
+class Load:
     """CPU seconds at a moment: of all that runs here, and of this process."""
 
     at_s: float
@@ -124,7 +122,7 @@ class _Load:
     ours_s: float
 
     @classmethod
-    def now(cls) -> _Load:
+    def now(cls) -> Load:
         """Read the counters; where there are none, others have nothing."""
         try:
             with open("/proc/stat") as file:  # noqa: PTH123 - the shortest way, since it is timed
@@ -136,7 +134,7 @@ class _Load:
 
     def others(self) -> float:
         """Return the share of the machine that other processes had since then."""
-        now = _Load.now()
+        now = Load.now()
         theirs_s = now.all_s - self.all_s - (now.ours_s - self.ours_s)
         took_s = max(now.at_s - self.at_s, 1e-3) * (os.cpu_count() or 1)
         return max(0.0, theirs_s / took_s)

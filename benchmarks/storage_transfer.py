@@ -56,12 +56,14 @@ def make_state(size_bytes: int) -> State:
     layer = LayerSpec("attention", tokens, trimmable=True, tensors=tensors)
     spec = CheckpointSpec(TokenIds.of(range(tokens)), "", (layer,) * LAYERS)
     chance = np.random.default_rng(3)
-    return State(spec, [_strided(tokens, chance) for _ in spec.tensors()])
+    random = partial(chance.integers, 0, 256)
+    return State(spec, [strided(tokens, random) for _ in spec.tensors()])
 
 
-def _strided(tokens: int, chance: np.random.Generator) -> list[memoryview]:
+def strided(tokens: int, make: Callable[[tuple[int, ...], type[np.uint8]], np.ndarray]) -> list[memoryview]:
+    """Return a tensor as the engine holds it: a view per head of a buffer with room for more tokens."""
     capacity = (tokens // STEP + 1) * STEP
-    buffer = chance.integers(0, 256, (HEADS, capacity, HEAD_DIM * ITEM_BYTES), np.uint8)
+    buffer = make((HEADS, capacity, HEAD_DIM * ITEM_BYTES), np.uint8)
     return [memoryview(buffer[head, :tokens].reshape(-1)) for head in range(HEADS)]
 
 
@@ -104,28 +106,32 @@ def leave_cache(path: Path) -> None:
 # -- measures -----------------------------------------------------------------------------------------------
 
 
-def measure_restore(folder: Path, state: State, rounds: int) -> list[Figure]:
-    """Return restore rates against a raw read, and what verification costs, cold and warm."""
-    written = {checksum: _write(folder / f"{checksum}.kv", state, checksum) for checksum in CHECKSUMS}
-    raw, fast = memoryview(bytearray(state.nbytes)), folder / f"{CHECKSUMS[0]}.kv"
+def measure_restore(folder: Path, source: State, target: State, rounds: int) -> list[Figure]:
+    """Return restore rates against a raw read, and what verification costs, cold and warm.
+
+    The views of ``target`` are writable; in the end they hold what ``source`` holds.
+    """
+    written = {checksum: store(folder / f"{checksum}.kv", source, checksum) for checksum in CHECKSUMS}
+    raw, fast = memoryview(bytearray(source.nbytes)), folder / f"{CHECKSUMS[0]}.kv"
     contenders: dict[str, Callable[[], object]] = {
         "raw": partial(raw_read, fast, raw),
-        "unverified": partial(_read, fast, written[CHECKSUMS[0]], state, verify=False),
+        "unverified": partial(_read, fast, written[CHECKSUMS[0]], target, verify=False),
     }
     for checksum, stored in written.items():
-        contenders[checksum] = partial(_read, folder / f"{checksum}.kv", stored, state, verify=True)
+        contenders[checksum] = partial(_read, folder / f"{checksum}.kv", stored, target, verify=True)
     figures: list[Figure] = []
     for temperature in ("cold", "warm"):
         turns = in_turns(
             {name: partial(_timed, work, folder, temperature) for name, work in contenders.items()}, rounds
         )
-        figures += _restore_figures(temperature, turns, state.nbytes)
+        figures += _restore_figures(temperature, turns, source.nbytes)
     for checksum in CHECKSUMS:
         (folder / f"{checksum}.kv").unlink()
     return figures
 
 
-def _write(path: Path, state: State, checksum: Checksum) -> StoredCheckpoint:
+def store(path: Path, state: State, checksum: Checksum) -> StoredCheckpoint:
+    """Write a container, synced, under no other name than ``path``."""
     return write_container(
         FS, path, "bench", state.spec, state.segments, checksum=checksum, created_s=time.time()
     )
@@ -180,7 +186,7 @@ def measure_write(folder: Path, state: State, rounds: int) -> list[Figure]:
 
 
 def _durable_write(folder: Path, state: State, checksum: Checksum) -> None:
-    _write(folder / "new.tmp", state, checksum)
+    store(folder / "new.tmp", state, checksum)
     FS.rename(folder / "new.tmp", folder / "new.kv")
     FS.sync_folder(folder)
 
