@@ -49,11 +49,6 @@ class Catalogue:
         with self._lock:
             return self._index.serving(tokens, namespace) is not None
 
-    def exact(self, tokens: TokenIds, namespace: str) -> StoredEntry | None:
-        """Return the entry of exactly these tokens."""
-        with self._lock:
-            return self._index.get(tokens, namespace)
-
     def common_prefix(self, tokens: TokenIds, namespace: str) -> int:
         """Return how many tokens anything stored shares with ``tokens``, usable or not."""
         with self._lock:

@@ -145,14 +145,15 @@ class Recovery:
             self._note("duplicate_id", entry.file_bytes)
             self._stock.exile(entry.path, entry.file_bytes, "duplicate_id")
             return
-        twin = entries.exact(entry.tokens, entry.namespace)
-        if twin is not None and self._created_s[twin.id] > found.created_s:
-            self._stock.removals.discard(entry.path, entry.file_bytes)
-            return
         self._created_s[entry.id] = found.created_s
-        entries.add(entry)
-        if twin is not None:  # replaced, and the process died before it was removed
-            self._stock.removals.discard(twin.path, twin.file_bytes)
+        older = entries.add(entry)
+        if older is None:
+            return
+        if self._created_s[older.id] > found.created_s:
+            entries.add(older)
+            older = entry
+        # It was replaced, and the process died before it was removed.
+        self._stock.removals.discard(older.path, older.file_bytes)
 
     def _order(self, entry: StoredEntry) -> tuple[float, float, str]:
         return (entry.last_used_s, self._created_s[entry.id], entry.id)
