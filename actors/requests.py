@@ -34,12 +34,16 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class PrefixReuse:
-    """How much of a prompt was there already, from where, and why not more (None: nothing was missing)."""
+    """How much of a prompt was there already, from where, and why not more (None: nothing was missing).
+
+    ``diverged_at``: how many tokens of the prompt anything stored shares, usable or not; None when not known.
+    """
 
     tier: Literal["none", "ram", "ssd"]
     cached_tokens: int
     restore_ms: float
     miss_reason: str | None
+    diverged_at: int | None = None
 
 
 NO_REUSE: Final = PrefixReuse("none", 0, 0.0, "cache_off")

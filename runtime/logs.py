@@ -59,6 +59,7 @@ class RequestLine:
     tier: str | None = None
     restore_ms: float | None = None
     miss_reason: str | None = None
+    diverged_at: int | None = None
     completion_tokens: int | None = None
     queue_ms: float | None = None
     prefill_ms: float | None = None

@@ -36,6 +36,7 @@ class LineLog:
                 tier=record.tier,
                 restore_ms=record.restore_ms,
                 miss_reason=record.miss_reason,
+                diverged_at=record.diverged_at,
                 completion_tokens=record.completion_tokens,
                 queue_ms=record.queue_ms,
                 prefill_ms=record.prefill_ms,

@@ -109,7 +109,7 @@ class HfTextCodec:
         self._prompts.remember(tokens)
 
     def seed_history(self, sequences: Sequence[TokenIds]) -> None:
-        """Remember what files know of earlier, the most useful last. May take a second; not for a loop."""
+        """Remember what files know of earlier, the most useful last. May take seconds: not on a loop."""
         self._prompts.seed(sequences)
 
     def history_figures(self) -> HistoryFigures | None:

@@ -91,7 +91,7 @@ class PromptEncoder:
             self._history.remember(tokens)
 
     def seed(self, sequences: Sequence[TokenIds]) -> None:
-        """Remember what is known from earlier, the most useful last. May take a second."""
+        """Remember what is known from earlier, the most useful last. May take seconds."""
         if self._history is not None:
             self._history.seed(sequences)
 

@@ -68,6 +68,7 @@ class Exchange:
             tier=reuse.tier if reuse else None,
             restore_ms=reuse.restore_ms if reuse else None,
             miss_reason=reuse.miss_reason if reuse else None,
+            diverged_at=reuse.diverged_at if reuse else None,
             completion_tokens=stream.emitted_tokens if stream else None,
             finish_reason=finished.reason if finished else None,
             queue_ms=elapsed_ms(times.submitted_s, times.started_s) if times else None,

@@ -97,6 +97,7 @@ class RequestRecord:
     tier: str | None = None
     restore_ms: float | None = None
     miss_reason: str | None = None
+    diverged_at: int | None = None
     completion_tokens: int | None = None
     finish_reason: str | None = None
     queue_ms: float | None = None

@@ -273,7 +273,7 @@ def test_a_session_is_closed_once() -> None:
 
 # -- what is told of reuse --------------------------------------------------------------------------------
 
-RESTORED = PrefixReuse("ssd", 6, 3.14159, "restore_slower")
+RESTORED = PrefixReuse("ssd", 6, 3.14159, "restore_slower", 7)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -293,7 +293,7 @@ def test_usage_and_log_tell_what_was_reused(stream: bool) -> None:
             }
             record = await server.log.wait(1)
             assert (record.tier, record.cached_tokens, record.restore_ms) == ("ssd", 6, 3.14159)
-            assert record.miss_reason == "restore_slower"
+            assert (record.miss_reason, record.diverged_at) == ("restore_slower", 7)
 
     run(scenario())
 
