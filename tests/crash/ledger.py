@@ -27,7 +27,7 @@ IDENTITY = Identity("a" * 32, {"model": "tiny"})
 FILE_BYTES = 50_000
 LIMITS = Limits(max_bytes=int(4.4 * FILE_BYTES), free_floor=0.0, quarantine_max_bytes=FILE_BYTES)
 Key: TypeAlias = "tuple[str, TokenIds]"
-Phase: TypeAlias = Literal["keeping", "losing"]
+Phase: TypeAlias = Literal["keeping", "evicting", "losing"]
 
 
 def branch(number: int, length: int = 12) -> list[int]:
@@ -43,16 +43,21 @@ class Ledger:
     cleared: set[Key] = field(default_factory=set)
     phase: Phase = "losing"
 
-    def watch(self, operation: Operation) -> None:
-        """Note what leaves: in a commit only what something durable covers may."""
-        if self.phase == "losing" and operation.kind in {"unlink", "rename"}:
+    def watch(self, operation: Operation, disk: FaultDisk) -> None:
+        """Note what leaves on purpose.
+
+        In a commit only what something durable covers may leave, in a reservation only what the cap demands.
+        """
+        if operation.kind not in {"unlink", "rename"} or self.phase == "keeping":
+            return
+        if self.phase == "losing" or checkpoint_bytes(disk) + FILE_BYTES > LIMITS.max_bytes:
             self.lost.add(operation.path)
 
     @contextlib.contextmanager
-    def keeping(self) -> Iterator[None]:
-        self.phase = "keeping"
+    def during(self, phase: Phase) -> Iterator[None]:
+        before, self.phase = self.phase, phase
         yield
-        self.phase = "losing"
+        self.phase = before
 
     def due(self) -> list[Key]:
         """Return the keys that must be served after any crash now."""
@@ -66,11 +71,15 @@ class Workload:
         self.disk = disk
         self.ledger = Ledger()
         self.directory = CheckpointDirectory(disk, ROOT, IDENTITY, LIMITS, lambda: 1000.0)
-        disk.hook = self.ledger.watch
+        disk.hook = self.watch
+
+    def watch(self, operation: Operation) -> None:
+        self.ledger.watch(operation, self.disk)
 
     def store(self, spec: CheckpointSpec, created_s: float = 1.0) -> None:
-        reservation = self.directory.reserve(spec)
-        with self.ledger.keeping():
+        with self.ledger.during("evicting"):
+            reservation = self.directory.reserve(spec)
+        with self.ledger.during("keeping"):
             gone = write_reserved(self.disk, self.directory, reservation, spec, created_s)
             for entry in gone:  # served by the new file from now on, and lost with it
                 self.ledger.acknowledged[entry.namespace, entry.tokens] = reservation.final_path
@@ -120,7 +129,7 @@ def check(after: FaultDisk, ledger: Ledger) -> None:
     found = checkpoint_bytes(after)
     directory = CheckpointDirectory(after, ROOT, IDENTITY, LIMITS, lambda: 2000.0)
     trimming = Ledger()
-    after.hook = trimming.watch
+    after.hook = lambda operation: trimming.watch(operation, after)
     report = directory.open()
     after.hook = None
     directory.check_integrity()

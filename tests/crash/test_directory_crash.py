@@ -45,10 +45,10 @@ def test_whatever_a_power_loss_leaves_of_unsynced_changes_is_recovered(seed: int
 
     def crash_here(operation: Operation) -> None:
         nonlocal checked
-        if operation.kind in CHANGES:
-            check(workload.disk.crash(seed * 1000 + operation.index), workload.ledger)
+        for chance in range(5 if operation.kind == "sync_folder" else operation.kind in CHANGES):
+            check(workload.disk.crash(seed + 10 * chance + 1000 * operation.index), workload.ledger)
             checked += 1
-        workload.ledger.watch(operation)
+        workload.watch(operation)
 
     workload.disk.hook = crash_here
     workload.run()
@@ -67,7 +67,7 @@ def test_a_process_killed_at_every_operation_loses_nothing_and_what_a_start_find
             assert covered(after.crash(operation.index)) >= found, (
                 "found at a start, lost by the next power loss"
             )
-        workload.ledger.watch(operation)
+        workload.watch(operation)
 
     workload.disk.hook = kill_here
     workload.run()
@@ -81,7 +81,7 @@ def test_power_lost_again_at_every_operation_of_recovery(seed: int) -> None:
     def crash_here(operation: Operation) -> None:
         if operation.kind in CHANGES and operation.index % 5 == seed:
             crash_recovery(workload.disk.crash(operation.index), operation.index)
-        workload.ledger.watch(operation)
+        workload.watch(operation)
 
     def crash_recovery(first: FaultDisk, index: int) -> None:
         nonlocal checked
