@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from .history import common_chars
+from .seen import common_chars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
