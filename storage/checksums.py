@@ -113,7 +113,8 @@ class HashLane:
             job()
             return
         self._jobs.append(job)
-        self._wakes.put(item=True)
+        if self._wakes.empty():  # a thread that has not come to run yet needs no second call
+            self._wakes.put(item=True)
         while len(self._jobs) > MAX_WAITING_JOBS:
             self._run_next()
         self._raise_failure()
@@ -147,7 +148,8 @@ class HashLane:
 
     def _work(self) -> None:
         while self._wakes.get():
-            self._run_next()
+            while self._jobs:
+                self._run_next()
 
     def _run_next(self) -> None:
         with self._running:

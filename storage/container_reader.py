@@ -170,10 +170,10 @@ class _Reading:
     def _read(self, pieces: list[memoryview], offset: int) -> int:
         if self._cancelled():
             raise RestoreCancelled(self._path)
-        end = offset + bytes_in(pieces)
-        if offset + read_whole(self._file, pieces, offset) < end:
-            raise TruncatedContainer(self._path, f"ends before byte {end}")
-        return end
+        size = bytes_in(pieces)
+        if size and read_whole(self._file, pieces, offset) < size:
+            raise TruncatedContainer(self._path, f"ends before byte {offset + size}")
+        return offset + size
 
     def _check(self, place: int, hasher: Hasher, gap: memoryview) -> None:
         if gap != ZEROS[: gap.nbytes]:

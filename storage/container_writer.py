@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .checksums import ALGORITHMS, THREADED_BYTES, Checksum, Hasher, HashLane, update_all
@@ -32,7 +33,6 @@ from .transfer import blocks_of, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from .filesystem import Filesystem, OpenFile
     from .spec import CheckpointSpec
@@ -44,9 +44,12 @@ _LONGEST_CHECKSUM: Final = "blake3-128"
 def file_bytes_of(spec: CheckpointSpec, identity: str) -> int:
     """Return how long a container of ``spec`` gets: exactly, or one alignment more.
 
-    Malformed (a ValueError) when JSON cannot hold a value of it.
+    UnstorableCheckpoint, naming the identity, when JSON cannot hold a value of it.
     """
-    header = encode_header(Header(identity, spec, _LONGEST_CHECKSUM, _LONGEST_TIME))
+    try:
+        header = encode_header(Header(identity, spec, _LONGEST_CHECKSUM, _LONGEST_TIME))
+    except Malformed as error:
+        raise UnstorableCheckpoint(Path(identity), str(error)) from error
     *_, data_bytes = section_offsets(section_sizes(spec))
     return frame_of(len(header), data_bytes).file_bytes
 

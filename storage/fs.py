@@ -244,12 +244,18 @@ class OsFile:
         return self._descriptor
 
 
-def _batches(segments: Sequence[memoryview]) -> Generator[tuple[list[memoryview], int]]:
-    """Yield lists that one call may take, and their bytes."""
-    pieces = _cut(segments)
+def _batches(segments: Sequence[memoryview]) -> Iterable[tuple[Sequence[memoryview], int]]:
+    """Return lists that one call may take, and their bytes."""
+    total = sum([segment.nbytes for segment in segments])
+    if len(segments) <= _MAX_SEGMENTS and total <= _MAX_CALL_BYTES:
+        return ((segments, total),)
+    return _several_batches(segments)
+
+
+def _several_batches(segments: Sequence[memoryview]) -> Generator[tuple[list[memoryview], int]]:
     batch: list[memoryview] = []
     size = 0
-    for piece in pieces:
+    for piece in _cut(segments):
         if len(batch) == _MAX_SEGMENTS or size + piece.nbytes > _MAX_CALL_BYTES:
             yield batch, size
             batch, size = [], 0

@@ -37,7 +37,7 @@ def blocks_of(segments: Iterable[memoryview]) -> Iterator[list[memoryview]]:
 
 def bytes_in(pieces: Iterable[memoryview]) -> int:
     """Return how many bytes the views have together."""
-    return sum(piece.nbytes for piece in pieces)
+    return sum([piece.nbytes for piece in pieces])
 
 
 def write_whole(file: OpenFile, pieces: list[memoryview], offset: int) -> int:

@@ -96,6 +96,11 @@ def test_what_could_not_be_read_back_is_refused_before_a_file_is_made(spec: Chec
     assert fs.calls == []
 
 
+def test_room_for_what_json_cannot_hold_is_refused_too() -> None:
+    with pytest.raises(UnstorableCheckpoint):
+        file_bytes_of(CheckpointSpec(TokenIds.of([1]), "\ud800", ()), IDENTITY)
+
+
 def test_segments_of_other_sizes_are_refused_both_ways() -> None:
     fs, spec = MemoryFiles(), plain()
     parts = contents(spec)
