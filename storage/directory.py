@@ -189,7 +189,7 @@ class CheckpointDirectory:
         """
         self._check_open()
         self._reservations.settle(reservation)
-        entry = entry_of(reservation.final_path, stored, self._next_use_s())
+        entry = entry_of(reservation.final_path, stored.header.spec, stored.file_bytes, self._next_use_s())
         with contextlib.suppress(OSError):  # the order of use is all that suffers
             self._fs.touch(entry.path, entry.last_used_s)
         replaced = self._entries.add(entry)

@@ -15,7 +15,7 @@ from blake3 import blake3
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .container import StoredCheckpoint
+    from .spec import CheckpointSpec
     from .tokens import TokenIds
 
 LOCK_NAME: Final = "LOCK"
@@ -46,15 +46,14 @@ class StoredEntry:
         return length == longest or (self.trimmable and self.reusable_from <= length < longest)
 
 
-def entry_of(path: Path, stored: StoredCheckpoint, last_used_s: float) -> StoredEntry:
-    """Return the entry for the container at ``path``, whose stem is the id."""
-    spec = stored.header.spec
+def entry_of(path: Path, spec: CheckpointSpec, file_bytes: int, last_used_s: float) -> StoredEntry:
+    """Return the entry for the container of ``spec`` at ``path``, whose stem is the id."""
     return StoredEntry(
         id=path.name.removesuffix(FILE_SUFFIX),
         path=path,
         namespace=spec.namespace,
         tokens=spec.tokens,
-        file_bytes=stored.file_bytes,
+        file_bytes=file_bytes,
         trimmable=spec.trimmable,
         reusable_from=spec.reusable_from,
         last_used_s=last_used_s,

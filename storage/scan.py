@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from .container import read_header
 from .container_errors import ContainerError, UnsupportedFeature, UnsupportedVersion
 from .entry import (
     FILE_SUFFIX,
@@ -23,12 +22,12 @@ from .entry import (
     namespace_folder,
 )
 from .identity import IDENTITY_FILE
+from .summary import Summary, read_summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from .container import StoredCheckpoint
     from .filesystem import FileEntry, Filesystem
 
 OUTDATED: Final = frozenset({UnsupportedVersion.code, UnsupportedFeature.code})
@@ -72,7 +71,7 @@ def examine(fs: Filesystem, identity: str, listed: Listed) -> Finding:
     code, detail = UNKNOWN_FILE, "not a cache file"
     if item.name.endswith(FILE_SUFFIX) and not item.is_folder:
         try:
-            return _found(identity, listed, read_header(fs, path, file_bytes=item.size_bytes))
+            return _found(identity, listed, read_summary(fs, path, item.size_bytes))
         except ContainerError as error:
             code, detail = error.code, error.problem
         except _Misfit as error:
@@ -92,14 +91,14 @@ class _Misfit(Exception):
         self.code = code
 
 
-def _found(identity: str, listed: Listed, stored: StoredCheckpoint) -> Found:
+def _found(identity: str, listed: Listed, summary: Summary) -> Found:
     path, item = listed
-    if stored.header.identity != identity:
-        raise _Misfit(WRONG_IDENTITY, f"its header names {stored.header.identity}")
-    entry = entry_of(path, stored, item.mtime_s)
+    if summary.identity != identity:
+        raise _Misfit(WRONG_IDENTITY, f"its header names {summary.identity}")
+    entry = entry_of(path, summary.spec, summary.file_bytes, item.mtime_s)
     if namespace_folder(entry.namespace) != path.parent.name:
         raise _Misfit(MISPLACED, "lies in the folder of another namespace")
-    return Found(identity, entry, stored.header.created_s)
+    return Found(identity, entry, summary.created_s)
 
 
 def examine_all(fs: Filesystem, identity: str, files: Iterable[Listed], threads: int) -> Iterator[Finding]:
