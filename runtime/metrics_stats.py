@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Part:
     """A part of ``/stats``. ``gauges`` and ``counters`` give a key's name behind ``samovar_<thing>_``.
 
-    Keys that end in ``_ms`` or hold milliseconds are told in seconds where ``seconds`` names them.
+    Keys in ``seconds`` hold milliseconds and are told in seconds.
     """
 
     thing: str
@@ -84,9 +84,11 @@ PARTS: Final = {
                 "pending_spill_bytes",
                 "longest_durable_prefix_tokens",
                 "quarantined",
+                "missing",
                 "degraded",
             ),
             "restore_ms_last": "last_restore_seconds",
+            "write_ms_last": "last_write_seconds",
         },
         _same(
             "restores",
@@ -100,7 +102,7 @@ PARTS: Final = {
             "evictions",
             "unlink_failures",
         ),
-        frozenset({"restore_ms_last"}),
+        frozenset({"restore_ms_last", "write_ms_last"}),
     ),
     "actors": Part("actors", _same("open_asks"), _same("restarts", "dead_letters")),
 }

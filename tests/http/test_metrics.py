@@ -3,12 +3,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from samovar.actors.requests import PrefixReuse, Refused
+from samovar.actors.scheduler import SchedulerFigures
+from samovar.actors.spill_reports import DurabilityFigures
 from samovar.actors.stream import RequestStream
+from samovar.actors.tiers import ResidencyFigures
 from samovar.runtime.engine.port import Delta, LaneFigures
 from samovar.runtime.http.options import HttpOptions
 from samovar.runtime.http.server import HttpServer
@@ -104,6 +108,19 @@ def test_every_figure_of_a_lane_is_told() -> None:
     assert value(samples, "samovar_lane_step_seconds", lane="0", quantile="0.99") == 0.0095
     assert value(samples, "samovar_lane_decode_tokens_per_second", lane="0") == 77.5
     assert value(samples, "samovar_lane_step_seconds", lane="1", quantile="0.5") is None
+
+
+@pytest.mark.parametrize(
+    ("part", "figures"),
+    [("scheduler", SchedulerFigures), ("prompt_cache", ResidencyFigures), ("ssd_cache", DurabilityFigures)],
+)
+def test_every_figure_of_an_actor_is_told(part: str, figures: type) -> None:
+    """Restores are counted by residency too, but told as a part of ``ssd_cache``."""
+    names = {item.name for item in fields(figures)}
+    told = {*PARTS[part].gauges, *PARTS[part].counters}
+    if part == "prompt_cache":
+        told |= {"restores", "restore_failures", "restored_bytes", "restore_ms_last"}
+    assert names <= told
 
 
 def test_the_rest_of_the_figures() -> None:
