@@ -16,14 +16,15 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from .errors import StateMismatch
 from .layers import codec_of, leaves, structure_of
-from .layers.tensors import LayerState, empty_tensor, with_rows
+from .layers.blank import blank_arrays
+from .layers.tensors import LayerState, held_in, with_capacity
 from .memory import MlxMemoryGauge
 from .snapshots import MlxCheckpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from ...storage.spec import CheckpointSpec, LayerSpec, TensorSpec
+    from ...storage.spec import CheckpointSpec, LayerSpec
     from .batchable import ModelHandle
     from .checkpoint import MemoryGauge, Segments
     from .layers import Structure
@@ -102,12 +103,15 @@ class MlxRestorer:
             caches = self._make_caches(self._handle.load().model)
             codecs = [codec_of(cache) for cache in leaves(caches)]
             self._check(spec, codecs)
-            self._check_size(spec, codecs)
-            layers = [
-                _allocated(layer, codec.capacity(layer))
-                for codec, layer in zip(codecs, spec.layers, strict=True)
+            rooms = [codec.capacity(layer) for codec, layer in zip(codecs, spec.layers, strict=True)]
+            shapes = [
+                with_capacity(tensor, room)
+                for layer, room in zip(spec.layers, rooms, strict=True)
+                for tensor in layer.tensors
             ]
-            mx.eval([tensor.array for layer in layers for tensor in layer.tensors])  # pyright: ignore[reportUnknownMemberType]
+            self._check_size(sum(shape.nbytes for shape in shapes))
+            arrays = iter(blank_arrays(shapes))
+            layers = [_held(layer, room, arrays) for layer, room in zip(spec.layers, rooms, strict=True)]
         return MlxRestoreTarget(spec, structure_of(caches), layers, codecs)
 
     def close(self) -> None:
@@ -133,12 +137,7 @@ class MlxRestorer:
             except StateMismatch as error:
                 raise StateMismatch(f"layer {place} ({stored.signature}): {error}") from error
 
-    def _check_size(self, spec: CheckpointSpec, codecs: Sequence[LayerCodec]) -> None:
-        needed = sum(
-            tensor.nbytes
-            for codec, layer in zip(codecs, spec.layers, strict=True)
-            for tensor in _with_capacity(layer.tensors, codec.capacity(layer))
-        )
+    def _check_size(self, needed: int) -> None:
         limit = self._memory().limit_bytes
         if limit and needed > limit:
             raise StateMismatch(f"needs {needed} bytes, the device may hold {limit}")
@@ -153,17 +152,13 @@ class MlxRestorer:
         return self._samples[length]
 
 
-def _with_capacity(tensors: Sequence[TensorSpec], capacity: int | None) -> Sequence[TensorSpec]:
-    return tensors if capacity is None else [with_rows(tensor, capacity) for tensor in tensors]
-
-
-def _allocated(layer: LayerSpec, capacity: int | None) -> LayerState:
+def _held(layer: LayerSpec, capacity: int | None, arrays: Iterator[mx.array]) -> LayerState:
     return LayerState(
         signature=layer.signature,
         offset=layer.offset,
         trimmable=layer.trimmable,
         reusable_from=layer.reusable_from,
-        tensors=tuple(empty_tensor(tensor, capacity) for tensor in layer.tensors),
+        tensors=tuple(held_in(next(arrays), tensor, capacity) for tensor in layer.tensors),
         geometry=dict(layer.geometry),
     )
 

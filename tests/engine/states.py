@@ -159,6 +159,19 @@ CASES = {
     "one-token": Case("llama", (1,), trims=True),
 }
 
+EACH_KIND = (
+    "llama",
+    "gemma3-before-wrap",
+    "gemma3-wrapped",
+    "qwen3_next",
+    "deepseek_v3",
+    "mamba2",
+    "falcon_h1",
+    "baichuan_m1",
+    "quantised",
+)
+"""One case of each family, for what takes many steps."""
+
 
 def token_at(place: int) -> int:
     return (7 * place + place // 11 + 3) % VOCAB

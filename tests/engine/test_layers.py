@@ -24,8 +24,17 @@ from mlx_lm.models.cache import (
 from mlx_lm.models.deepseek_v41 import LayerCache
 from samovar.runtime.engine.errors import StateMismatch, UnknownCache
 from samovar.runtime.engine.layers import codec_of, leaves, nest, signature_of, structure_of
-from samovar.runtime.engine.layers.tensors import LayerState, empty_tensor
+from samovar.runtime.engine.layers.blank import blank_arrays
+from samovar.runtime.engine.layers.tensors import (
+    LayerState,
+    alias,
+    byte_view,
+    dtype_name,
+    held_in,
+    with_capacity,
+)
 from samovar.runtime.engine.snapshots import clone, snapshot
+from samovar.storage.spec import DTYPE_BYTES, TensorSpec
 from samovar.storage.tokens import TokenIds
 
 from tests.engine.states import bits
@@ -183,7 +192,7 @@ def test_places_without_an_array_stay_without() -> None:
     assert [(each.name, each.dtype) for each in layer.tensors] == [("1", "float32"), ("3", "int32")]
     (lent,) = clone(checkpoint, 3)
     assert [each is None for each in lent.cache] == [True, False, True, False]
-    lent[1] = lent[1] + 1
+    lent[1][:, 0] = 5
     assert checkpoint.segments()[0][0] == mx.ones((1, 3)).__array__().tobytes()
 
 
@@ -219,8 +228,9 @@ def restored(state: LayerState, codec: Any) -> Any:
     spec = state.spec
     sample = replace(spec, offset=1, geometry={**spec.geometry, "idx": 1})
     assert codec.expect(sample, spec) == spec
-    tensors = tuple(empty_tensor(each, codec.capacity(spec)) for each in spec.tensors)
-    mx.eval([each.array for each in tensors])
+    room = codec.capacity(spec)
+    arrays = blank_arrays([with_capacity(each, room) for each in spec.tensors])
+    tensors = tuple(held_in(array, each, room) for array, each in zip(arrays, spec.tensors, strict=True))
     for source, target in zip(state.tensors, tensors, strict=True):
         content = b"".join(source.segments())
         for segment in target.segments():
@@ -341,3 +351,31 @@ def test_codecs_expect_one_row_a_token() -> None:
             capacity = codec.capacity(expected)
             assert capacity is not None
             assert capacity > rows_at(length) or capacity == 16
+
+
+# --- arrays to be filled --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+def test_blank_arrays_hold_what_is_written(dtype: str) -> None:
+    shapes = [(1, 2, 3, 4), (7,), (1, 0, 3), (1, 2, 1 << 18, 2)]
+    arrays = blank_arrays([TensorSpec("x", dtype, shape) for shape in shapes])
+    for line, (array, shape) in enumerate(zip(arrays, shapes, strict=True)):
+        assert array.shape == shape
+        assert dtype_name(array.dtype) == dtype
+        if array.size:
+            byte_view(array)[:] = bytes([line % 2]) * array.nbytes
+    for line, array in enumerate(arrays):
+        if array.size:
+            mx.eval(copied := mx.concatenate([array.reshape(-1), array.reshape(-1)]))
+            assert bytes(byte_view(copied)) == bytes([line % 2]) * copied.nbytes
+
+
+def test_blank_arrays_update_in_place_like_any_other() -> None:
+    (array,) = blank_arrays([TensorSpec("x", "float32", (1, 2, 256, 4))])
+    byte_view(array)[:] = bytes(array.nbytes)
+    other = alias(array)
+    array[..., 3:4, :] = 1
+    mx.eval(array)
+    assert float(other.sum()) == 0
+    assert float(array.sum()) == 8

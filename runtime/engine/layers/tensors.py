@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import mlx.core as mx
 
-from ....storage.spec import DTYPE_BYTES, LayerSpec, TensorSpec
+from ....storage.spec import LayerSpec, TensorSpec
 from ..errors import StateMismatch
 
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ def dtype_name(dtype: mx.Dtype) -> str:
     """Return the name that a TensorSpec uses."""
     name = str(dtype).removeprefix("mlx.core.")
     return "bool" if name == "bool_" else name
+
+
+def mlx_dtype(name: str) -> mx.Dtype:
+    """Return the type that a TensorSpec names."""
+    return getattr(mx, "bool_" if name == "bool" else name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +144,14 @@ def with_rows(spec: TensorSpec, rows: int) -> TensorSpec:
     return TensorSpec(spec.name, spec.dtype, shape)
 
 
-def empty_tensor(spec: TensorSpec, capacity: int | None) -> HeldTensor:
-    """Return a tensor to be filled, lazily zero; its rows lead ``capacity`` rows if that is given."""
-    if capacity is None:
-        return HeldTensor(spec.name, _zeros(spec))
-    rows = spec.shape[TOKEN_AXIS]
-    return HeldTensor(spec.name, _zeros(with_rows(spec, capacity)), ((0, rows),))
+def with_capacity(spec: TensorSpec, capacity: int | None) -> TensorSpec:
+    """Return the spec of the array that a tensor is restored into."""
+    return spec if capacity is None else with_rows(spec, capacity)
+
+
+def held_in(array: mx.array, spec: TensorSpec, capacity: int | None) -> HeldTensor:
+    """Hold a tensor in an array of ``with_capacity``: its rows lead."""
+    return HeldTensor(spec.name, array, None if capacity is None else ((0, spec.shape[TOKEN_AXIS]),))
 
 
 def buffers(tensors: Iterator[HeldTensor]) -> dict[int, int]:
@@ -155,9 +162,3 @@ def buffers(tensors: Iterator[HeldTensor]) -> dict[int, int]:
             address = ctypes.addressof(ctypes.c_char.from_buffer(byte_view(tensor.array)))
             found[address] = tensor.array.nbytes
     return found
-
-
-def _zeros(spec: TensorSpec) -> mx.array:
-    assert spec.dtype in DTYPE_BYTES
-    dtype: mx.Dtype = getattr(mx, "bool_" if spec.dtype == "bool" else spec.dtype)
-    return mx.zeros(spec.shape, dtype)
