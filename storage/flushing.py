@@ -220,9 +220,8 @@ class DirtyRecords(Generic[P]):
 
     @property
     def flush_over(self) -> bool:
-        """Whether the flush has tried every version, and nothing is being written."""
-        ours = any(self.current(attempt) for attempt in self._writing.values())
-        return bool(self._run) and not ours and self._queue.peek() is None
+        """Whether the flush has tried every version, and nothing is being written that matters to one."""
+        return bool(self._run) and self._queue.peek() is None and not any(map(self._matters, self._writing))
 
     def end_flush(self) -> None:
         """Go back to the usual retries."""
@@ -339,6 +338,10 @@ class DirtyRecords(Generic[P]):
         current = self._held.get(record.tokens, record.namespace)
         if current is not None and current is not record and self._wanted(current):
             self._enqueue(current)
+
+    def _matters(self, key: Key) -> bool:
+        """Whether an attempt under way is of now, or one of before a reset that a record waits behind."""
+        return self.current(self._writing[key]) or self._held.get(key[1], key[0]) is not None
 
     # -- check ------------------------------------------------------------------------------------------
 

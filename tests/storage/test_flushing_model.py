@@ -19,6 +19,7 @@ from samovar.storage.tokens import TokenIds
 
 Key = tuple[str, TokenIds]
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=7).map(TokenIds.of)
+FEW = st.sampled_from([TokenIds.of(ids) for ids in ((0,), (0, 0), (0, 0, 1), (0, 0, 1, 1), (0, 1))])
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class DirtyMachine(RuleBasedStateMachine):
     # -- what residency tells
 
     @rule(
-        tokens=TOKENS,
+        tokens=FEW | TOKENS,
         namespace=st.sampled_from(["", "a"]),
         trimmable=st.booleans(),
         reusable=st.integers(0, 7),
@@ -100,7 +101,7 @@ class DirtyMachine(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted(self.model.owed, key=_order)))
         self.records.drop(key[1], key[0], self.model.owed[key] - (not right_version))
 
-    @rule(tokens=TOKENS)
+    @rule(tokens=FEW | TOKENS)
     def urge(self, tokens: TokenIds) -> None:
         self.records.urge(tokens, "")
 
@@ -142,9 +143,7 @@ class DirtyMachine(RuleBasedStateMachine):
         key = (item.namespace, item.tokens)
         covering = [stored for stored in self.model.disk if stored.covers(key)]
         if already and covering:
-            durable = self.records.succeeded(
-                attempt, reusable_from=covering[0].reusable_from, written=False
-            )
+            durable = self.records.succeeded(attempt, reusable_from=covering[0].reusable_from, written=False)
         else:
             self.model.disk.append(Stored(*key, item.reusable_from))
             durable = self.records.succeeded(attempt, reusable_from=item.reusable_from, written=True)
