@@ -96,13 +96,13 @@ class RamTier:
         self.reclaim()
 
     def publish(self, checkpoint: Checkpoint, file_id: str, now_s: float) -> Entry:
-        """Keep a restored checkpoint, which is durable, unless RAM has got these tokens meanwhile.
+        """Keep a restored checkpoint, which is durable, unless RAM got one that serves as much meanwhile.
 
         Makes no room: its borrowers must have their leases first.
         """
         spec = checkpoint.spec
         present = self.entries.index.get(spec.tokens, spec.namespace)
-        if present is not None:
+        if present is not None and present.reusable_from <= spec.reusable_from:
             return present
         entry = Resident(checkpoint, self._counts.next_version(), now_s, durable=True)
         entry.file_id = file_id

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from .tiers import ArchivePort, DurabilityPort, ReadersPort, ResidencyCounts, ResidencyOptions
 
 LOOKUPS_PER_TAKE: Final = 3
-"""How often one take asks SSD: once, and again after restores that failed."""
+"""How often one take asks SSD: once, and again when a restore failed or RAM let go of its match."""
 TOUCH_S: Final = 60.0
 """How often at most the file behind a RAM entry is touched, so that its use in RAM keeps it on SSD."""
 LOOK_AGAIN_S: Final = 0.05
@@ -369,11 +369,16 @@ class ResidencyActor(Actor[ResidencyMessage]):
     def _look_up(self, pending: Pending[Take], archive: ArchivePort) -> None:
         take = pending.take
         pending.lookups += 1
+        pending.known = self._in_ram(take)
         self.ctx.spawn(
-            archive.find(take.tokens, take.namespace, self._in_ram(take), self._options.find_timeout_s),
+            archive.find(take.tokens, take.namespace, pending.known, self._options.find_timeout_s),
             lambda match: Found(take.id, match),
             lambda error: Found(take.id, None, error),
         )
+
+    @staticmethod
+    def _may_look_again(pending: Pending[Take]) -> bool:
+        return pending.lookups < LOOKUPS_PER_TAKE
 
     def _found(self, message: Found) -> None:
         """Go on with a take: RAM may have got more meanwhile, so what SSD adds is reckoned now."""
@@ -384,15 +389,23 @@ class ResidencyActor(Actor[ResidencyMessage]):
         if message.error is not None:
             self._settle(pending, "lookup_failed")
             return
-        gain = servable(match, len(take.tokens) - 1) - self._in_ram(take)
+        in_ram = self._in_ram(take)
+        gain = servable(match, len(take.tokens) - 1) - in_ram
         if match is None or gain <= 0:
-            self._settle(pending, "restore_failed" if pending.lookups > 1 else None)
+            if in_ram < pending.known and self._may_look_again(pending) and self._archive is not None:
+                self._look_up(pending, self._archive)  # what RAM had has gone to SSD meanwhile
+            else:
+                self._settle(pending, "restore_failed" if pending.failed else None)
             return
         pending.seen = max(pending.seen, match.diverged_at)
         under_way = self._restores.of(match.entry)
         if under_way is not None:
             self._restores.join(pending, under_way)
-        elif 1 < pending.lookups < LOOKUPS_PER_TAKE and self._gate.shuns(match.entry, self.ctx.now_s()):
+        elif (
+            self._gate.shuns(match.entry, self.ctx.now_s())
+            and pending.failed
+            and self._may_look_again(pending)
+        ):
             self.ctx.after(LOOK_AGAIN_S, LookAgain(take.id))
         else:
             self._restore(pending, match.entry, gain)
@@ -449,10 +462,11 @@ class ResidencyActor(Actor[ResidencyMessage]):
         else:
             self._gate.shun(entry, now_s, self._options.shun_s)
         for pending in restore.waiters.values():
-            if archive is None or pending.lookups >= LOOKUPS_PER_TAKE:
-                self._settle(pending, "restore_failed")
-            else:
+            pending.failed = True
+            if archive is not None and self._may_look_again(pending):
                 self._look_up(pending, archive)
+            else:
+                self._settle(pending, "restore_failed")
 
     def _give_up(self, restore: Restore[Take] | None) -> None:
         if restore is not None and restore.task is not None:

@@ -21,14 +21,20 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Pending(Generic[T]):
-    """A take that is not answered yet. ``lookups``: how often SSD was asked; ``seen``: how far it knew."""
+    """A take that is not answered yet.
+
+    ``lookups``: how often SSD was asked; ``known``: for more than how many tokens, the last time; ``seen``:
+    how far it knew the prompt; ``failed``: a restore for it failed.
+    """
 
     take: T
     id: int
     borrower: ActorRef[Any]
     answer: Deferred[Taken]
     lookups: int = 0
+    known: int = 0
     seen: int = 0
+    failed: bool = False
     restore: Restore[T] | None = None
 
 

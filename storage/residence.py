@@ -215,7 +215,8 @@ class Residence(Generic[C]):
         return chosen
 
     def _in_order(self, *, lent: bool) -> Iterator[Resident[C]]:
-        yield from (entry for entry in self._oversized if not entry.leases)
+        if self._oversized:
+            yield from (e for e in self._order.victims() if e in self._oversized and not e.leases)
         for entry in self._order.victims():
             if not entry.leases and entry not in self._oversized:
                 yield entry

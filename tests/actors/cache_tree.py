@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from samovar.actors.durability import DirtyCheckpoint, Persisted, PersistFailed
 from samovar.actors.residency import Residency, ResidencyActor
 from samovar.actors.tiers import ResidencyCounts, ResidencyOptions, Taken
-from samovar.runtime.kernel import ActorRef, ChildSpec, SupervisorSpec
+from samovar.runtime.kernel import ActorRef, ChildSpec, RestartLimit, SupervisorSpec
 from samovar.storage.tokens import TokenIds
 
 from tests.kit import KitSystem
@@ -65,6 +65,7 @@ class Cache:
         max_bytes: int = 1000,
         hard_max_bytes: int | None = None,
         durability_capacity: int = 1000,
+        restarts: int = 5,
         **options: Any,
     ) -> None:
         self.disk = FakeDisk()
@@ -79,7 +80,8 @@ class Cache:
         spec = ChildSpec("residency", self._make, capacity=1000)
         self.residency = Residency(spec.ref)
         self.leases: set[int] = set()
-        root = SupervisorSpec("root", [self.durability.spec, self.borrower.spec, spec])
+        limit = RestartLimit(restarts, 60.0)
+        root = SupervisorSpec("root", [self.durability.spec, self.borrower.spec, spec], limit=limit)
         self.kit = KitSystem(root)
 
     def _make(self) -> ResidencyActor:
