@@ -122,7 +122,7 @@ def namespace_folders(fs: Filesystem, identity_folder: Path) -> list[Path]:
 
 def listed_in(fs: Filesystem, folder: Path) -> list[Listed]:
     """Return what is in a folder, in order of name. OSError."""
-    return sorted(((folder / item.name, item) for item in fs.list(folder)), key=lambda listed: listed[0])
+    return [(folder / item.name, item) for item in sorted(fs.list(folder), key=lambda item: item.name)]
 
 
 def scan(fs: Filesystem, root: Path) -> Iterator[Finding]:

@@ -34,7 +34,10 @@ _LAYER_TYPES: Final = (str, int, bool, int)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Whose the file is and what it can serve; ``spec`` has no tensors. ``created_s``: Unix time."""
+    """Whose the file is and what it can serve. ``created_s``: Unix time.
+
+    ``spec`` has no tensors, and of layers that differ in these only one.
+    """
 
     identity: str
     spec: CheckpointSpec
@@ -97,7 +100,8 @@ def _summary(table: Mapping[str, object], tokens: TokenIds, file_bytes: int) -> 
         raise Malformed("no identity or namespace")
     if not isinstance(created_s, int | float):
         raise Malformed("no time")
-    layers = tuple(map(_layer, cast("list[dict[str, object]]", table["layers"])))
+    rows = set(map(_LAYER, cast("list[dict[str, object]]", table["layers"])))
+    layers = tuple(map(_layer, sorted(rows)))
     attachments = tuple(
         AttachmentSpec(str(part["schema"])) for part in cast("list[dict[str, object]]", table["attachments"])
     )
@@ -105,8 +109,7 @@ def _summary(table: Mapping[str, object], tokens: TokenIds, file_bytes: int) -> 
     return Summary(identity, spec, float(created_s), file_bytes)
 
 
-def _layer(row: Mapping[str, object]) -> LayerSpec:
-    values = _LAYER(row)
+def _layer(values: tuple[object, ...]) -> LayerSpec:
     if tuple(map(type, values)) != _LAYER_TYPES:
         raise Malformed("a field of a layer has a wrong type")
     return LayerSpec(*cast("tuple[str, int, bool, int]", values))
