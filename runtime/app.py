@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ..actors.generation import GenerationActor, Lane, LaneMessage, LaneTotals
 from ..actors.monitor import Monitor, MonitorActor
-from ..actors.scheduler import Scheduler, SchedulerActor, SchedulerCounts, SchedulerOptions
+from ..actors.scheduler import (
+    Scheduler,
+    SchedulerActor,
+    SchedulerCounts,
+    SchedulerMessage,
+    SchedulerOptions,
+)
+from .caching import TreeCache
 from .http.actor import Binding, HttpActor, HttpMessage
 from .http.options import HttpOptions
 from .http.server import HttpServer
-from .kernel import BlockingPool, ChildSpec, RestartLimit, SupervisorSpec
+from .kernel import AskError, BlockingPool, ChildSpec, RestartLimit, SupervisorSpec
+from .metrics import Metrics
 from .serving import TreeServing
+from .tierlog import LineTierLog
+from .tiers import StatefulEngine, Tiers, build_tiers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..actors.residency import Residency
+    from ..storage.filesystem import Filesystem
     from .config import Config
     from .engine.port import LaneBackend, ModelInfo, TextCodec
     from .http.serving import RequestLog
 
 TOKENISE_THREADS = 2
 MODEL_LOAD_S = 1800.0
+RECALL_S = 60.0
 
 
-class Engine(Protocol):
+class Engine(StatefulEngine, Protocol):
     """Where lanes get their backends from, and what is known of the model once a lane has opened it."""
 
     def backend(self) -> LaneBackend:
@@ -48,27 +64,41 @@ class Tree:
     scheduler: Scheduler
     serving: TreeServing
     pool: BlockingPool
+    tiers: Tiers | None
+    cache: TreeCache | None
+    codec: Callable[[], TextCodec] = field(repr=False)
     http: ChildSpec[HttpMessage] = field(repr=False)
 
+    async def recall_history(self) -> None:
+        """Teach the tokenizer the ids of the conversations on disk, the newest best. Waits on no request."""
+        if self.tiers is None or self.tiers.disk is None:
+            return
+        with contextlib.suppress(AskError):
+            entries = await self.tiers.disk.archive.entries(RECALL_S)
+            await self.pool.run(self.codec().seed_history, [entry.tokens for entry in entries])
 
-def build_tree(config: Config, engine: Engine, log: RequestLog) -> Tree:
+    def close(self) -> None:
+        """Give up the threads that are no actor's own. After the tree has stopped."""
+        self.pool.close()
+        if self.tiers is not None and self.tiers.disk is not None:
+            self.tiers.disk.pool.close()
+
+
+def build_tree(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) -> Tree:
     """Lay out the actors: started left to right, top to bottom; stopped in reverse (DESIGN §2)."""
     lanes_config, server = config.lanes, config.server
     waiting = lanes_config.queue + lanes_config.count * lanes_config.batch
     pool = BlockingPool("tokenise", TOKENISE_THREADS, limit=waiting + TOKENISE_THREADS)
-    lane_specs = [_lane_spec(index, lanes_config.batch, engine) for index in range(lanes_config.count)]
+    tiers = build_tiers(config, engine, fs, LineTierLog())
+    residency = None if tiers is None else tiers.residency
+    lane_specs = [
+        _lane_spec(index, lanes_config.batch, engine, residency) for index in range(lanes_config.count)
+    ]
     lanes = [Lane(spec.ref) for spec in lane_specs]
-    options = SchedulerOptions(lanes_config.batch, lanes_config.queue, lanes_config.max_tokens)
-    counts = SchedulerCounts()
-    scheduler_spec = ChildSpec(
-        "scheduler",
-        lambda: SchedulerActor(lanes, engine.codec(), engine.info(), pool, options, counts=counts),
-        capacity=8 * waiting + 256,
-        on_restart="drop",
-        max_tasks=waiting + 8,
-    )
+    scheduler_spec = _scheduler_spec(config, engine, lanes, pool, residency)
     monitor_spec = ChildSpec("monitor", MonitorActor, capacity=64)
     scheduler = Scheduler(scheduler_spec.ref)
+    cache = None if tiers is None else TreeCache(tiers, engine.codec, pool)
     serving = TreeServing(
         scheduler,
         lanes,
@@ -76,41 +106,61 @@ def build_tree(config: Config, engine: Engine, log: RequestLog) -> Tree:
         engine.info,
         aliases=config.model.aliases,
         queue_timeout_s=server.request_timeout or float(365 * 86_400),
+        cache=cache,
     )
-    http_spec = _http_spec(config, serving, log)
+    http_spec = _http_spec(config, serving, cache, log)
+    lanes_spec = SupervisorSpec("lanes", lane_specs, limit=RestartLimit(5, 60.0))
+    serving_spec = SupervisorSpec(
+        "serving",
+        [*([] if tiers is None else [tiers.spec]), lanes_spec, scheduler_spec],
+        strategy="rest_for_one",
+        limit=RestartLimit(5, 60.0),
+    )
+    storage = [] if tiers is None or tiers.disk is None else [tiers.disk.spec]
     root = SupervisorSpec(
-        "root",
-        [
-            monitor_spec,
-            SupervisorSpec(
-                "serving",
-                [SupervisorSpec("lanes", lane_specs, limit=RestartLimit(5, 60.0)), scheduler_spec],
-                strategy="rest_for_one",
-                limit=RestartLimit(5, 60.0),
-            ),
-            http_spec,
-        ],
-        limit=RestartLimit(3, 60.0),
+        "root", [monitor_spec, *storage, serving_spec, http_spec], limit=RestartLimit(3, 60.0)
     )
-    return Tree(root, scheduler, serving, pool, http_spec)
+    return Tree(root, scheduler, serving, pool, tiers, cache, engine.codec, http_spec)
 
 
-def _lane_spec(index: int, batch: int, engine: Engine) -> ChildSpec[LaneMessage]:
+def _scheduler_spec(
+    config: Config, engine: Engine, lanes: Sequence[Lane], pool: BlockingPool, residency: Residency | None
+) -> ChildSpec[SchedulerMessage]:
+    settings = config.lanes
+    waiting = settings.queue + settings.count * settings.batch
+    options = SchedulerOptions(
+        settings.batch, settings.queue, settings.max_tokens, config.cache.ram.min_tokens
+    )
+    counts = SchedulerCounts()
+
+    def actor() -> SchedulerActor:
+        return SchedulerActor(
+            lanes, engine.codec(), engine.info(), pool, options, counts=counts, residency=residency
+        )
+
+    return ChildSpec(
+        "scheduler", actor, capacity=8 * waiting + 256, on_restart="drop", max_tasks=2 * waiting + 8
+    )
+
+
+def _lane_spec(index: int, batch: int, engine: Engine, residency: Residency | None) -> ChildSpec[LaneMessage]:
     totals = LaneTotals()
     return ChildSpec(
         str(index),
-        lambda: GenerationActor(engine.backend, totals),
+        lambda: GenerationActor(engine.backend, totals, residency),
         capacity=4 * batch + 64,
         on_restart="drop",
         start_s=MODEL_LOAD_S,
     )
 
 
-def _http_spec(config: Config, serving: TreeServing, log: RequestLog) -> ChildSpec[HttpMessage]:
-    options, binding = _http_options(config), Binding(config.server.port)
+def _http_spec(
+    config: Config, serving: TreeServing, cache: TreeCache | None, log: RequestLog
+) -> ChildSpec[HttpMessage]:
+    options, binding, metrics = _http_options(config), Binding(config.server.port), Metrics()
 
     def server() -> HttpServer:
-        return HttpServer(serving, replace(options, port=binding.port), log)
+        return HttpServer(serving, replace(options, port=binding.port), log, cache=cache, metrics=metrics)
 
     return ChildSpec("http", lambda: HttpActor(server, binding), capacity=64)
 
@@ -129,4 +179,5 @@ def _http_options(config: Config) -> HttpOptions:
         max_body_bytes=server.max_body,
         request_timeout_s=server.request_timeout or None,
         fault_injection=server.fault_injection,
+        metrics=config.metrics.enabled,
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import uvloop
 
+from ..storage.fs import OsFilesystem
 from .app import build_tree
 from .engine.errors import ModelError
 from .http.actor import GetAddress
@@ -21,6 +22,7 @@ from .progress import shown_progress
 from .requestlog import LineLog
 
 if TYPE_CHECKING:
+    from ..storage.filesystem import Filesystem
     from .app import Engine, Tree
     from .config import Config
     from .engine.loading import DtypePolicy
@@ -30,6 +32,9 @@ EXIT_OK, EXIT_FAILED, EXIT_GAVE_UP = 0, 1, 70
 
 ECHO_S = 0.1
 """A signal that follows the first one this soon is the same one, sent to the process and to its group."""
+
+FLUSH_LEAST_S = 2.0
+"""What a flush gets at the end even when draining took all the time there was."""
 
 _log = get_logger("samovar.server")
 
@@ -51,7 +56,8 @@ class StartError(Exception):
 def serve(config: Config) -> int:
     """Serve until SIGINT or SIGTERM, or until the root supervisor gives up; return the exit code.
 
-    0: stopped in order. 1: active requests outlasted ``shutdown_timeout``. 70: the root supervisor gave up.
+    0: stopped in order. 1: active requests outlasted ``shutdown_timeout``, or not all that was published came
+    to disk. 70: the root supervisor gave up.
     Raises StartError when it could not start. Main thread only. The caller should end the process with
     ``os._exit``: a thread that would not stop may still run.
     """
@@ -60,12 +66,12 @@ def serve(config: Config) -> int:
     except ModelError as error:
         raise _start_error(error) from error
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run(config, engine, LineLog()))
+        return runner.run(run(config, engine, LineLog(), OsFilesystem()))
 
 
-async def run(config: Config, engine: Engine, log: RequestLog) -> int:
+async def run(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) -> int:
     """Run a tree on this loop until it is to end; return the exit code."""
-    tree = build_tree(config, engine, log)
+    tree = build_tree(config, engine, log, fs)
     system = ActorSystem(tree.root, observer=LogObserver())
     tree.serving.system = system
     stop = _stop_on_signals()
@@ -73,7 +79,7 @@ async def run(config: Config, engine: Engine, log: RequestLog) -> int:
         code = await _live(system, tree, config, stop)
     finally:
         await system.stop()
-        tree.pool.close()
+        tree.close()
     return code
 
 
@@ -92,11 +98,16 @@ async def _live(system: ActorSystem, tree: Tree, config: Config, stop: asyncio.E
         start_s=round(system.now_s() - begun_s, 3),
     )
     _calm_collector()
+    recalling = asyncio.ensure_future(tree.recall_history())
     giving_up = asyncio.ensure_future(system.wait())
-    if await _first(giving_up, stop):
-        _log.error("giving_up", failure=str(giving_up.result()))
-        return EXIT_GAVE_UP
-    return await _drain(tree, config.server.shutdown_timeout)
+    try:
+        if await _first(giving_up, stop):
+            _log.error("giving_up", failure=str(giving_up.result()))
+            return EXIT_GAVE_UP
+        return await _end_in_order(tree, config.server.shutdown_timeout)
+    finally:
+        recalling.cancel()
+        await asyncio.wait({recalling})
 
 
 def _calm_collector() -> None:
@@ -110,17 +121,49 @@ def _calm_collector() -> None:
     gc.set_threshold(10_000, 20, 50)
 
 
-async def _drain(tree: Tree, timeout_s: float) -> int:
-    """Not ready → no admission → active requests finish, within ``timeout_s``."""
+async def _end_in_order(tree: Tree, timeout_s: float) -> int:
+    """Not ready → no admission → active requests finish → everything published is on disk.
+
+    All of it within ``timeout_s``, but a flush gets FLUSH_LEAST_S even when the requests took it all.
+    """
+    until_s = asyncio.get_running_loop().time() + timeout_s
+    drained = await _drain(tree, timeout_s)
+    left_s = until_s - asyncio.get_running_loop().time()
+    flushed = await _flush(tree, max(left_s, FLUSH_LEAST_S))
+    return EXIT_OK if drained and flushed else EXIT_FAILED
+
+
+async def _drain(tree: Tree, timeout_s: float) -> bool:
     tree.serving.draining = True
     _log.info("draining", timeout_s=timeout_s)
     try:
         await tree.scheduler.drain(timeout_s)
     except AskError as error:
         _log.error("drain_incomplete", error=str(error))
-        return EXIT_FAILED
+        return False
     _log.info("drained")
-    return EXIT_OK
+    return True
+
+
+async def _flush(tree: Tree, timeout_s: float) -> bool:
+    """Bring what was published to disk. True where there is no disk tier to bring it to."""
+    if tree.cache is None or tree.tiers is None or tree.tiers.disk is None:
+        return True
+    try:
+        report = await tree.cache.flush(timeout_s)
+    except AskError as error:
+        _log.error("flush_failed", error=str(error))
+        return False
+    figures = {
+        "entries": report.entries,
+        "flushed": report.flushed,
+        "elapsed_ms": round(report.elapsed_ms, 1),
+    }
+    if report.durable:
+        _log.info("flushed", **figures)
+    else:
+        _log.error("flush_incomplete", reason=report.reason, pending=report.pending, **figures)
+    return report.durable
 
 
 async def _first(work: asyncio.Future[Any], stop: asyncio.Event) -> bool:
@@ -160,6 +203,8 @@ def _start_error(error: BaseException) -> StartError:
     code = getattr(cause, "code", "start_failed")
     if isinstance(cause, ModelError):
         return StartError(f"model.path: {cause}", code, usage=not cause.retryable)
+    if isinstance(error, StartFailed) and "/archive" in error.path and isinstance(cause, OSError):
+        return StartError(f"cache.ssd.dir: {cause}", code, usage=True)
     return StartError(str(cause), code, usage=False)
 
 
@@ -173,7 +218,12 @@ def _mlx_engine(config: Config) -> Engine:
     _log.info("device", mlx=report.mlx_version, device=report.device, name=report.name)
     if report.is_cpu and not report.blas.active:
         _log.warning("slow_blas", reason=report.blas.reason, mend="samovar doctor")
-    options = BackendOptions(config.lanes.batch, config.lanes.prefill_chunk, config.lanes.decode_gap * 1000.0)
+    options = BackendOptions(
+        config.lanes.batch,
+        config.lanes.prefill_chunk,
+        config.lanes.decode_gap * 1000.0,
+        publish_min_tokens=config.cache.ram.min_tokens,
+    )
     with shown_progress(sys.stderr) as progress:
         return assemble(
             config.model.path,

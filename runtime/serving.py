@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..actors.monitor import Monitor
     from ..actors.requests import Admission, GenerationRequest
     from ..actors.scheduler import Scheduler
+    from .caching import TreeCache
     from .engine.port import ModelInfo
     from .kernel import ActorFigures, ActorSystem
 
@@ -38,11 +39,13 @@ class TreeServing:
         *,
         aliases: Sequence[str],
         queue_timeout_s: float,
+        cache: TreeCache | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._lanes = lanes
         self._monitor = monitor
         self._model = model
+        self._cache = cache
         self._aliases = tuple(aliases)
         self._queue_timeout_s = queue_timeout_s
         self._started_s = time.monotonic()
@@ -84,6 +87,12 @@ class TreeServing:
             },
             "scheduler": await self._scheduler_stats(),
             "lanes": [await self._lane_stats(index, lane, figures) for index, lane in enumerate(self._lanes)],
+            **(
+                {"prompt_cache": None, "ssd_cache": None}
+                if self._cache is None
+                else await self._cache.stats()
+            ),
+            "kv": {"scheme": "bf16", "layers": dict(self._model().layers)},
             "actors": {
                 "restarts": sum(f.restarts for f in figures),
                 "dead_letters": sum(sum(f.dead_letters.values()) for f in figures),

@@ -89,23 +89,23 @@ class Decoded(NamedTuple):
 
 def _merged(caches: list[Any]) -> Any:
     """Return one batch cache over the rows' caches. A row alone keeps its buffers: nothing is copied."""
-    first = caches[0]
-    if len(caches) > 1 or type(first) is not KVCache or first.keys is None:
+    first: Any = caches[0]
+    if len(caches) > 1 or type(cast("object", first)) is not KVCache or first.keys is None:
         return first.merge(caches)
-    merged = BatchKVCache([0])
+    merged: Any = BatchKVCache([0])
     merged.keys, merged.values = first.keys, first.values
     merged.offset = mx.array([first.offset])
-    merged._idx = first.offset  # noqa: SLF001 - its own name for how many tokens its rows hold
+    merged._idx = first.offset  # noqa: SLF001 - its name for how many tokens its rows hold
     return merged
 
 
 def _extracted(cache: Any, line: int, *, alone: bool) -> Any:
-    """Return one row's cache. A row alone hands over its buffers, since the batch is done with them."""
-    if not alone or type(cache) is not BatchKVCache:
+    """Return one row's cache. A row alone, which has no padding, hands over its buffers."""
+    if not alone or type(cast("object", cache)) is not BatchKVCache:
         return cache.extract(line)
-    single = KVCache()
+    single: Any = KVCache()
     single.keys, single.values = cache.keys.view(cache.keys.dtype), cache.values.view(cache.values.dtype)
-    single.offset = cache._idx  # noqa: SLF001 - a row alone has no padding
+    single.offset = cache._idx  # noqa: SLF001
     return single
 
 
@@ -152,7 +152,7 @@ class DecodeBatch:
         self._regroup()
 
     def extract(self, row: Row) -> tuple[list[Any], TokenIds]:
-        """Return a copy of a row's state and the tokens that it encodes: all that were fed, launched step included.
+        """Return a row's state and the tokens that it encodes: all that were fed, the launched step's too.
 
         The arrays are lazy and depend on the step in flight.
         """

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from mlx_lm.models.cache import CacheList, KVCache, QuantizedKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from .errors import EngineError
+from .layers import leaves, signature_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from ...storage.tokens import TokenIds
     from .port import Detokenizer, ModelInfo
@@ -77,12 +79,9 @@ def require_batching(model: Any) -> None:
 
 def always_trims(model: Any) -> bool:
     """Whether every state of this model can be shortened to every offset: no ring and no recurrence in it."""
-    return all(type(cache) in (KVCache, QuantizedKVCache) for cache in _leaves(make_prompt_cache(model)))
+    return all(type(cache) in (KVCache, QuantizedKVCache) for cache in leaves(make_prompt_cache(model)))
 
 
-def _leaves(caches: Iterable[object]) -> Iterator[object]:
-    for cache in caches:
-        if isinstance(cache, CacheList):
-            yield from _leaves(cast("Iterable[object]", cache.caches))
-        else:
-            yield cache
+def cache_layers(model: Any) -> dict[str, int]:
+    """Return how many cache layers the model has of each signature. Raises UnknownCache."""
+    return dict(Counter(signature_of(cache) for cache in leaves(make_prompt_cache(model))))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 import mlx.core as mx
 from mlx_lm import utils as mlx_lm_utils
 
-from .batchable import always_trims
+from .batchable import always_trims, cache_layers
 from .codec import HfTextCodec
 from .device import compute_dtype, computes_on_cpu
 from .errors import ModelUnreadable
@@ -78,6 +78,7 @@ class ModelHandle:
             model, wrapper, config = _read(self.path)
             dtype = _cast(model, self._dtype)
             evaluate_model(model)
+            layers = cache_layers(model)
         # Model files are foreign: any exception out of building a model from them means that they
         # are not readable, and which types occur is up to mlx-lm, transformers and the model class.
         except Exception as error:
@@ -91,6 +92,7 @@ class ModelHandle:
             default_temperature=config.default_temperature,
             created_s=int((self.path / "config.json").stat().st_mtime),
             trims=always_trims(model),
+            layers=layers,
         )
         return LoadedModel(model=model, codec=codec, info=info, path=self.path, config=config)
 

@@ -196,6 +196,14 @@ class TextCodec(Protocol):
         """
         ...
 
+    def remember(self, tokens: TokenIds) -> None:
+        """Note the ids of a prompt with its reply as the model saw them. Cheap: work is left for later."""
+        ...
+
+    def seed_history(self, sequences: Sequence[TokenIds]) -> None:
+        """Remember many sequences at once, the most useful last. May take a second."""
+        ...
+
     def encode(self, text: str) -> Sequence[int]:
         """Return the ids of ``text`` alone, without special tokens added."""
         ...
@@ -207,7 +215,11 @@ class TextCodec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What the rest of the system may know of a loaded model."""
+    """What the rest of the system may know of a loaded model.
+
+    ``trims``: whether every state of it can be shortened, so that one checkpoint serves all its prefixes.
+    ``layers``: how many cache layers it has of each signature.
+    """
 
     id: str
     context_length: int
@@ -215,6 +227,8 @@ class ModelInfo:
     dtype: str
     default_temperature: float
     created_s: int
+    trims: bool = True
+    layers: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 class LaneBackend(Protocol):

@@ -69,6 +69,9 @@ class FakeCodec:
     def remember(self, tokens: TokenIds) -> None:
         """Nothing to keep: here every text has one encoding."""
 
+    def seed_history(self, sequences: Sequence[TokenIds]) -> None:
+        """Nothing to keep."""
+
     def detokenizer(self) -> FakeDetokenizer:
         return FakeDetokenizer()
 

@@ -22,7 +22,7 @@ KINDS = ("create", "write", "sync", "rename", "sync_folder", "unlink", "list", "
 
 @dataclass
 class KillPoint:
-    """Die at the ``number``-th operation of ``kind``: before it, half-way through it (writes), or after it."""
+    """Die at the ``number``-th operation of ``kind``: before it, half-way through (writes), or after it."""
 
     kind: str
     number: int

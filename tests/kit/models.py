@@ -119,6 +119,9 @@ class ByteCodec:
     def remember(self, tokens: TokenIds) -> None:
         """Nothing to remember: bytes have one encoding."""
 
+    def seed_history(self, sequences: Sequence[TokenIds]) -> None:
+        """Nothing to keep."""
+
     def encode(self, text: str) -> Sequence[int]:
         return list(text.encode())
 

@@ -12,13 +12,15 @@ import sys
 from typing import TYPE_CHECKING
 
 import uvloop
-from samovar.runtime.config import ConfigError, load
+from samovar.runtime.config import Config, ConfigError, load
 from samovar.runtime.engine.errors import ModelUnreadable
 from samovar.runtime.logs import configure_logging
 from samovar.runtime.requestlog import LineLog
 from samovar.runtime.serve import StartError, run
+from samovar.storage.fs import OsFilesystem
 
 from tests.kit.engine import FakeEngine
+from tests.kit.killer import KillingFilesystem, KillPoint
 
 if TYPE_CHECKING:
     from samovar.runtime.app import Engine
@@ -29,20 +31,23 @@ def main() -> int:
     parser.add_argument("--set", dest="assignments", action="append", default=[])
     parser.add_argument("--step-ms", type=float, default=2.0)
     parser.add_argument("--open-error")
+    parser.add_argument("--kill", help="die of SIGKILL at a file operation: kind:number:before|torn|after")
     parser.add_argument("--family", help="serve a tiny random model of this family instead of the script")
     args = parser.parse_args()
     config = load([], {}, args.assignments, []).config
     configure_logging(config.logging)
-    engine = _engine(args)
+    engine = _engine(args, config)
+    fs = OsFilesystem() if args.kill is None else KillingFilesystem(KillPoint.parse(args.kill))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run(config, engine, LineLog()))
+        return runner.run(run(config, engine, LineLog(), fs))
 
 
-def _engine(args: argparse.Namespace) -> Engine:
+def _engine(args: argparse.Namespace, config: Config) -> Engine:
     if args.family:
         from tests.kit.tiny import TinyEngine  # noqa: PLC0415 - loads MLX
 
-        return TinyEngine(args.family)
+        least = config.cache.ram.min_tokens
+        return TinyEngine(args.family).with_options(publish_min_tokens=least)
     error = ModelUnreadable(args.open_error) if args.open_error else None
     return FakeEngine(step_s=args.step_ms / 1000.0, open_error=error)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 from samovar.runtime.engine.backend import BackendOptions, MlxBackend
-from samovar.runtime.engine.batchable import always_trims
+from samovar.runtime.engine.batchable import always_trims, cache_layers
 from samovar.runtime.engine.memory import MlxMemoryGauge
 from samovar.runtime.engine.port import ModelInfo, RenderedPrompt
 from samovar.runtime.engine.restore import MlxRestorer
@@ -64,6 +64,9 @@ class CharacterCodec:
     def remember(self, tokens: TokenIds) -> None:
         """Nothing to remember: every character is one token."""
 
+    def seed_history(self, sequences: Sequence[TokenIds]) -> None:
+        """Nothing to keep."""
+
     def encode(self, text: str) -> Sequence[int]:
         return [token_of(character) for character in text]
 
@@ -92,7 +95,14 @@ class TinyEngine:
     def _loaded(self) -> _Loaded:
         model = build(self.family)
         info = ModelInfo(
-            self.family, self.context_length, VOCAB, "float32", 0.0, 0, trims=always_trims(model)
+            self.family,
+            self.context_length,
+            VOCAB,
+            "float32",
+            0.0,
+            0,
+            trims=always_trims(model),
+            layers=cache_layers(model),
         )
         return _Loaded(model, CharacterCodec(), info)
 

@@ -1,0 +1,171 @@
+"""What the HTTP layer sees of the cache, and its part of ``/stats``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Literal
+
+from ..actors.requests import Refused
+from .engine.errors import EngineError
+from .http.cache_serving import (
+    CacheCleared,
+    CacheDrained,
+    CacheEntry,
+    CacheExplanation,
+    CachePage,
+    FlushReply,
+)
+from .kernel import AskError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..actors.requests import GenerationRequest
+    from ..actors.tiers import EntryFigures
+    from ..storage.entry import StoredEntry
+    from .engine.port import TextCodec
+    from .http.cache_serving import TierChoice
+    from .kernel import BlockingPool
+    from .tiers import DiskTier, Tiers
+
+ASK_S = 5.0
+STATS_ASK_S = 2.0
+CLEAR_S = 60.0
+NO_DISK = "there is no disk tier (cache.ssd.dir is off)"
+
+
+class TreeCache:
+    """Implements ``http.cache_serving.CacheServing`` over the actors of the tiers. Loop thread only."""
+
+    def __init__(self, tiers: Tiers, codec: Callable[[], TextCodec], pool: BlockingPool) -> None:
+        self._residency = tiers.residency
+        self._disk = tiers.disk
+        self._codec = codec
+        self._pool = pool
+
+    async def flush(self, timeout_s: float) -> FlushReply:
+        """Bring everything published so far to disk; without a disk tier say so."""
+        undurable = await self._residency.announce(ASK_S)
+        if self._disk is None:
+            return FlushReply(
+                durable=False,
+                flushed=0,
+                missing=0,
+                pending=undurable,
+                pending_bytes=0,
+                dropped=0,
+                failed=0,
+                entries=0,
+                longest_durable_prefix_tokens=0,
+                elapsed_ms=0.0,
+                reason=NO_DISK,
+            )
+        return FlushReply(**asdict(await self._disk.durability.flush(timeout_s)))
+
+    async def cache_page(self, tier: TierChoice, offset: int, limit: int) -> CachePage:
+        """Return entries, most recently used first."""
+        entries: list[CacheEntry] = []
+        if tier != "ssd":
+            entries += [_in_ram(entry) for entry in await self._residency.entries(ASK_S)]
+        if tier != "ram" and self._disk is not None:
+            now_s = time.time()
+            entries += [_on_disk(entry, now_s) for entry in await self._disk.archive.entries(ASK_S)]
+        entries.sort(key=lambda entry: entry.idle_s)
+        page = tuple(entries[offset : offset + limit])
+        return CachePage(page, len(entries), sum(entry.bytes for entry in entries))
+
+    async def clear_cache(self, tier: TierChoice) -> CacheCleared:
+        """Empty a tier or both."""
+        report = await self._residency.clear(tier, CLEAR_S)
+        return CacheCleared(report.ram, report.ssd)
+
+    async def explain(self, request: GenerationRequest) -> CacheExplanation | Refused:
+        """Say what a request would reuse."""
+        codec = self._codec()
+        try:
+            prompt = await self._pool.run(codec.render_chat, request.messages, request.template_kwargs)
+        except EngineError as error:
+            return Refused(error.code, str(error), "messages")
+        found = await self._residency.explain(prompt.tokens, "", None, ASK_S)
+        return CacheExplanation(
+            prompt_tokens=found.prompt_tokens,
+            tier=found.tier,
+            cached_tokens=found.length,
+            ram_tokens=found.ram_tokens,
+            ssd_tokens=found.ssd_tokens,
+            stored_tokens=found.stored_tokens,
+            diverged_at=found.diverged_at,
+            boundary=prompt.boundary,
+            reason=found.reason,
+            restore_ms=found.restore_ms,
+        )
+
+    async def drain_cache(self, timeout_s: float) -> CacheDrained:
+        """Demote what is or becomes durable."""
+        report = await self._residency.drain(timeout_s)
+        return CacheDrained(report.demoted, report.remaining, report.remaining_bytes)
+
+    async def close_session(self, session_id: str) -> bool:
+        """Forget a session."""
+        return await self._residency.close_session(session_id, ASK_S) > 0
+
+    async def stats(self) -> dict[str, object]:
+        """Return ``prompt_cache`` and ``ssd_cache`` of ``/stats``; a part that does not answer is null."""
+        return {
+            "prompt_cache": await self._ram_stats(),
+            "ssd_cache": None if self._disk is None else await _disk_stats(self._disk),
+        }
+
+    async def _ram_stats(self) -> Mapping[str, object] | None:
+        try:
+            figures = await self._residency.figures(STATS_ASK_S)
+        except AskError:
+            return None
+        # There is no object cache yet; the names are the contract's.
+        return {**asdict(figures), "object_hits": 0, "object_misses": 0}
+
+
+async def _disk_stats(disk: DiskTier) -> Mapping[str, object] | None:
+    try:
+        files = await disk.archive.figures(STATS_ASK_S)
+        writes = await disk.durability.figures(STATS_ASK_S)
+    except AskError:
+        return None
+    reads = disk.readers.counts
+    return {
+        "dir": str(disk.root),
+        "entries": files.entries,
+        "bytes": files.total_bytes,
+        "max_bytes": files.max_bytes,
+        "foreign_bytes": files.foreign_bytes,
+        "restores": reads.restores,
+        "restore_failures": reads.failed,
+        "restore_ms_last": reads.restore_ms_last,
+        "restored_bytes": reads.restored_bytes,
+        "longest_durable_prefix_tokens": files.longest_tokens,
+        "corrupt": files.corrupt,
+        "quarantined": files.quarantined,
+        "evictions": files.evictions,
+        "unlink_failures": files.unlink_failures,
+        "problems": dict(files.problems),
+        **asdict(writes),
+    }
+
+
+def _in_ram(entry: EntryFigures) -> CacheEntry:
+    return CacheEntry(tier="ram", **asdict(entry))
+
+
+def _on_disk(entry: StoredEntry, now_s: float) -> CacheEntry:
+    tier: Literal["ssd"] = "ssd"
+    return CacheEntry(
+        tier=tier,
+        namespace=entry.namespace,
+        tokens=len(entry.tokens),
+        bytes=entry.file_bytes,
+        durable=True,
+        trimmable=entry.trimmable,
+        reusable_from=entry.reusable_from,
+        idle_s=max(0.0, now_s - entry.last_used_s),
+    )
