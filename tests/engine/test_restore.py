@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import ConcatenateKVCache
+from mlx_lm.models.cache import ArraysCache, ConcatenateKVCache
 from samovar.runtime.engine.checkpoint import MemoryReading
 from samovar.runtime.engine.errors import StateMismatch, UnknownCache
 from samovar.runtime.engine.restore import MlxRestorer
@@ -31,7 +35,6 @@ from tests.engine.states import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from samovar.runtime.engine.snapshots import MlxCheckpoint
 
@@ -330,6 +333,68 @@ def addresses(caches: list[Any]) -> list[int]:
         for cache in caches
         for array in arrays_in(cache)
     ]
+
+
+FRESH = """
+import json, sys
+from pathlib import Path
+from samovar.runtime.engine.snapshots import clone
+from tests.engine.states import CASES, going_on, load, on_thread
+for name, path in json.loads(sys.argv[1]).items():
+    case = CASES[name]
+    case.model
+    restored = load(case, Path(path))
+    on_thread(lambda: going_on(case.model, clone(restored, case.length), 1))
+    print(b"".join(going_on(case.model, clone(restored, case.length), 40, 5)).hex())
+"""
+
+
+def test_a_new_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    """The restorer's thread is the first to call the model there; other threads then decode with it."""
+    paths: dict[str, str] = {}
+    expected: list[str] = []
+    for name in ("llama", "gemma3-wrapped", "qwen3_next", "mamba2"):
+        case, paths[name] = CASES[name], str(tmp_path / name)
+        checkpoint = case.checkpoint()
+        save(checkpoint, tmp_path / name)
+        expected.append(b"".join(going_on(case.model, clone(checkpoint, case.length), 40, 5)).hex())
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", FRESH, json.dumps(paths)]
+    output = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
+    assert output.split() == expected
+
+
+class Grams:
+    """A model whose state is its last three tokens, or as many as there are."""
+
+    def load(self) -> Any:
+        return self
+
+    @property
+    def model(self) -> Any:
+        return self
+
+    def make_cache(self) -> list[Any]:
+        return [ArraysCache(1)]
+
+    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+        seen = tokens if cache[0][0] is None else mx.concatenate([cache[0][0], tokens], axis=1)
+        cache[0][0] = seen[:, -3:]
+        return tokens
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 63, 64, 65, 1000])
+def test_state_whose_shape_depends_on_the_first_tokens(length: int) -> None:
+    model = Grams()
+    caches = model.make_cache()
+    model(mx.zeros((1, length), mx.uint32), caches)
+    checkpoint = snapshot(caches, TokenIds.of([0] * length), "")
+    restorer = MlxRestorer(model)  # pyright: ignore[reportArgumentType] - it is no text model
+    restorer.open()
+    assert restorer.allocate(checkpoint.spec).finish().spec == checkpoint.spec
+    with pytest.raises(StateMismatch, match="tensor"):
+        restorer.allocate(with_tensor(checkpoint.spec, 0, shape=(1, min(length, 3) + 1)))
+    restorer.close()
 
 
 def test_a_restore_costs_its_buffers_and_no_more(tmp_path: Path) -> None:

@@ -29,7 +29,10 @@ Runs: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def alias(array: mx.array) -> mx.array:
-    """Return a new Python object over the buffer of an evaluated array: no operation. Any thread."""
+    """Return a new Python object over the buffer of an evaluated array: no operation. Any thread.
+
+    True of a view of the same type alone: one of another type is lazy and belongs to its thread's stream.
+    """
     return array.view(array.dtype)
 
 
