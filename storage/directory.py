@@ -61,6 +61,7 @@ class CheckpointDirectory:
         self._stock = Stock(fs, root, identity.id, limits, clock)
         self._entries = self._stock.entries
         self._lock: Lock | None = None
+        self._used = False
         self._reservations = Reservations(fs, root / identity.id, self._stock)
         self._latest_s = 0.0
         self._counts: Counter[str] = Counter()
@@ -72,12 +73,14 @@ class CheckpointDirectory:
         """Lock the root, recover the index from the files, trim to the cap. Blocks; lookups work meanwhile.
 
         Raises FileLocked (storage/fs.py), naming the holder, when another process has the root, and OSError
-        when the root cannot be made or locked. Nothing else that is wrong in there stops it. Once only.
+        when the root cannot be made or locked. Nothing else that is wrong in there stops it. After that this
+        object has one life: DirectoryError for a second.
         """
-        if self._lock is not None:
-            raise DirectoryError(f"{self.root} is open already")
+        if self._used:
+            raise DirectoryError(f"{self.root} was opened before")
         self._fs.make_folder(self.root)
         self._lock = self._fs.lock(self.root / LOCK_NAME)
+        self._used = True
         try:
             report = Recovery(self._fs, self.root, self.identity, self._stock, self._scan_threads).run()
         except BaseException:

@@ -100,13 +100,17 @@ def _summary(table: Mapping[str, object], tokens: TokenIds, file_bytes: int) -> 
         raise Malformed("no identity or namespace")
     if not isinstance(created_s, int | float):
         raise Malformed("no time")
-    rows = set(map(_LAYER, cast("list[dict[str, object]]", table["layers"])))
-    layers = tuple(map(_layer, sorted(rows)))
-    attachments = tuple(
-        AttachmentSpec(str(part["schema"])) for part in cast("list[dict[str, object]]", table["attachments"])
-    )
+    layers = tuple(map(_layer, sorted(set(map(_LAYER, _rows(table, "layers"))))))
+    attachments = tuple(AttachmentSpec(str(part["schema"])) for part in _rows(table, "attachments"))
     spec = CheckpointSpec(tokens, namespace, layers, attachments)
     return Summary(identity, spec, float(created_s), file_bytes)
+
+
+def _rows(table: Mapping[str, object], key: str) -> list[dict[str, object]]:
+    rows = table[key]
+    if not isinstance(rows, list):
+        raise Malformed(f"{key} is no list")
+    return cast("list[dict[str, object]]", rows)
 
 
 def _layer(values: tuple[object, ...]) -> LayerSpec:

@@ -84,7 +84,7 @@ def test_a_closed_directory_refuses_and_a_double_open_is_an_error() -> None:
     with pytest.raises(DirectoryClosed):
         directory.reserve(spec_of([1]))
     directory.open()
-    with pytest.raises(DirectoryError, match="open already"):
+    with pytest.raises(DirectoryError, match="opened before"):
         directory.open()
     directory.close()
     with pytest.raises(DirectoryClosed):
