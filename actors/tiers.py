@@ -38,6 +38,7 @@ MissReason: TypeAlias = Literal[
     "restore_failed",
     "lookup_failed",
     "busy",
+    "no_room",
     "cleared",
     "borrower_gone",
 ]
@@ -48,7 +49,8 @@ nothing is stored · ``no_match`` nothing stored begins like it · ``untrimmable
 shortened to the common part · ``below_min_tokens`` the match is shorter than cache.ram.min_tokens ·
 ``below_restore_min`` SSD would add fewer than cache.ssd.restore_min_tokens · ``restore_slower`` prefilling is
 estimated to be faster than reading · ``restore_failed``, ``lookup_failed`` the SSD tier failed · ``busy`` too
-many takes wait for it · ``cleared`` the cache was cleared meanwhile · ``borrower_gone`` the borrower ended.
+many takes wait for it · ``no_room`` the read would take RAM above its hard ceiling · ``cleared`` the cache
+was cleared meanwhile · ``borrower_gone`` the borrower ended.
 """
 
 

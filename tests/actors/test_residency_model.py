@@ -26,6 +26,8 @@ from .cache_tree import Cache, Dropped, Reset
 
 if TYPE_CHECKING:
     from samovar.actors.tiers import Taken
+    from samovar.storage.entry import StoredEntry
+    from samovar.storage.index import Match
 
 MAX_BYTES, HARD_MAX_BYTES = 100, 200
 IDLE_S = 1000.0
@@ -95,27 +97,40 @@ class Model:
                 other.sessions.discard(session)
         entry.sessions.add(session)
 
+    def order(self) -> list[Held]:
+        order = sorted(self.entries, key=lambda e: (bool(e.sessions), e.used))
+        return [*(e for e in order if e.size > MAX_BYTES), *(e for e in order if e.size <= MAX_BYTES)]
+
+    def planned(self, target: int) -> list[Held]:
+        """Return who has to go to get down to ``target``, durable or not."""
+        left = sum(e.size for e in self.entries if e.size <= MAX_BYTES or not e.leases)
+        chosen: list[Held] = []
+        for entry in self.order():
+            if left > target and not entry.leases:
+                chosen.append(entry)
+                left -= entry.size
+        return chosen
+
+    def room_for(self, size: int) -> bool:
+        """Make room for a restore of ``size``, unless there is none to be made."""
+        target = MAX_BYTES - size if size <= MAX_BYTES else MAX_BYTES
+        going = [entry for entry in self.planned(target) if entry.durable]
+        if sum(e.size for e in self.entries if e not in going) + size > HARD_MAX_BYTES:
+            return False
+        self.entries = [entry for entry in self.entries if entry not in going]
+        return True
+
     def reclaim(self, target: int = MAX_BYTES) -> None:
-        order = sorted(self.entries, key=lambda e: (e.size <= MAX_BYTES, bool(e.sessions), e.used))
-        order = [*(e for e in order if e.size > MAX_BYTES), *(e for e in order if e.size <= MAX_BYTES)]
-        free = [e for e in order if not e.leases]
-        planned = sum(e.size for e in self.entries if e.size <= MAX_BYTES or not e.leases)
-        for entry in free:
-            if planned <= target:
-                break
-            planned -= entry.size
+        for entry in self.planned(target):
             if entry.durable:
                 self.entries.remove(entry)
-        for entry in [*free, *sorted((e for e in order if e.leases), key=_lent_order)]:
+        order = self.order()
+        lent = sorted((e for e in order if e.leases), key=lambda e: (bool(e.sessions), e.used))
+        for entry in [*(e for e in order if not e.leases), *lent]:
             if sum(e.size for e in self.entries) <= HARD_MAX_BYTES:
                 break
-            if entry in self.entries:
-                self.entries.remove(entry)
-                self.lost += not entry.durable
-
-
-def _lent_order(entry: Held) -> tuple[bool, int]:
-    return (bool(entry.sessions), entry.used)
+            self.entries.remove(entry)
+            self.lost += not entry.durable
 
 
 class Driver:
@@ -167,9 +182,8 @@ class Driver:
         self.stale = self.stale[-20:]
         self.pending.clear()
 
-    def on_disk(self, ids: list[int], namespace: str) -> int:
-        match = self.cache.disk.index.longest(TokenIds.of(ids), namespace, len(ids) - 1)
-        return 0 if match is None else match.length
+    def on_disk(self, ids: list[int], namespace: str) -> Match[StoredEntry] | None:
+        return self.cache.disk.index.longest(TokenIds.of(ids), namespace, len(ids) - 1)
 
     # -- operations -------------------------------------------------------------------------------------
 
@@ -189,8 +203,12 @@ class Driver:
     async def take(self) -> None:
         ids, namespace, session = self.ids(), self.namespace(), self.session()
         self.model.reclaim()
-        in_ram, on_disk = self.model.best(ids, namespace), self.on_disk(ids, namespace)
+        in_ram, file = self.model.best(ids, namespace), self.on_disk(ids, namespace)
+        on_disk = 0 if file is None else file.length
+        refused = file is not None and on_disk > in_ram and not self.model.room_for(file.entry.file_bytes)
         taken = await self.cache.take(*ids, namespace=namespace, session=session)
+        assert (taken.miss_reason == "no_room") == refused
+        on_disk = 0 if refused else on_disk
         assert taken.length == max(in_ram, on_disk), (ids, taken, in_ram, on_disk)
         assert taken.tier == ("ssd" if on_disk > in_ram else "ram" if in_ram else "none")
         self.took(taken, namespace, session)
@@ -253,7 +271,8 @@ class Driver:
         """Several takes wait for the disk while other things happen."""
         self.cache.disk.open.clear()
         prompts = [self.ids() for _ in range(4)]
-        lengths = [max(self.model.best(ids, ""), self.on_disk(ids, "")) for ids in prompts]
+        lengths = [self.model.best(ids, "") for ids in prompts]
+        files = [self.on_disk(ids, "") for ids in prompts]
         takes = [asyncio.create_task(self.cache.take(*ids)) for ids in prompts]
         await self.cache.kit.settle()
         cleared = self.chance.random() < 0.2
@@ -263,11 +282,12 @@ class Driver:
             takes[0].cancel()
         self.cache.disk.open.set()
         answers = await asyncio.gather(*takes, return_exceptions=True)
-        for taken, length in zip(answers, lengths, strict=True):
+        for taken, length, file in zip(answers, lengths, files, strict=True):
             if isinstance(taken, BaseException):
                 assert isinstance(taken, asyncio.CancelledError)
                 continue
-            assert taken.length >= length or taken.miss_reason == "cleared"
+            best = length if file is None else max(length, file.length)
+            assert taken.length >= best or taken.miss_reason in {"cleared", "no_room"}
             if taken.lease is not None:
                 self.cache.residency.release(taken.lease.id)
                 self.cache.leases.discard(taken.lease.id)
@@ -340,7 +360,7 @@ class Driver:
         in_ram = self.model.best(ids, bad.namespace)
         self.cache.disk.bad[bad.id] = CorruptTensor(bad.path, "state", "fails its hash")
         taken = await self.cache.take(*ids, namespace=bad.namespace)
-        assert taken.length >= in_ram
+        assert taken.length >= in_ram or taken.miss_reason == "no_room"
         assert (
             taken.lease is None or taken.lease.checkpoint.spec.tokens != bad.tokens or in_ram == len(ids) - 1
         )
@@ -424,7 +444,7 @@ class Driver:
             new.durable, new.sessions = real.durable, set(real.sessions)
             entries.append(new)
             for lease_id, lent in self.leases.items():
-                if lent is old and self.cache.actor._leases[lease_id].entry is real:
+                if lent is old and self.cache.actor._lender._leases[lease_id].entry is real:
                     new.leases += 1
                     self.leases[lease_id] = new
         kept = {(tuple(e.ids), e.namespace) for e in entries}

@@ -283,7 +283,7 @@ async def test_too_many_waiting_takes_are_served_from_ram() -> None:
 
 @virtual
 async def test_a_restore_must_beat_prefilling() -> None:
-    async with Cache() as cache:
+    async with Cache(hard_max_bytes=10**10) as cache:
         cache.disk.hold(checkpoint(*range(1000)), file_bytes=2_000_000_000)
         prompt = (*range(1000), 7)
         taken = await cache.take(*prompt, prefill_tps=1000.0)
@@ -293,7 +293,7 @@ async def test_a_restore_must_beat_prefilling() -> None:
 
 @virtual
 async def test_the_gate_learns_from_restores_and_forgets() -> None:
-    async with Cache(max_bytes=25) as cache:
+    async with Cache(max_bytes=25, hard_max_bytes=10**9) as cache:
         slow = cache.disk.hold(checkpoint(*range(1000)), file_bytes=100_000_000)
         cache.disk.restore_s = 10.0
         prompt = (*range(1000), 7)
@@ -532,16 +532,41 @@ async def test_a_clear_that_durability_does_not_hear_of_is_refused() -> None:
 
 
 @virtual
-async def test_a_write_that_ends_after_its_entry_was_lost_is_a_hit_from_ssd() -> None:
+async def test_a_write_that_ends_after_its_entry_was_lost_is_a_hit_from_ssd_once_there_is_room() -> None:
     async with Cache(max_bytes=10, hard_max_bytes=10) as cache:
         await cache.put(checkpoint(1, 1))
-        (dirty,) = cache.announced()
+        (first,) = cache.announced()
         await cache.put(checkpoint(2, 2))
-        assert Dropped((1, 1), dirty.version) in cache.durability.seen
-        await cache.persist(dirty)
+        second, urged, dropped = cache.durability.seen
+        assert (urged, dropped) == (Urged((1, 1)), Dropped((1, 1), first.version))
+        await cache.persist(first)
         assert cache.held() == [[2, 2]]
+        assert (await cache.take(1, 1, 9)).miss_reason == "no_room"
+        await cache.persist(second)
         assert (await cache.take(1, 1, 9)).tier == "ssd"
+        assert (await cache.residency.figures(1.0)).lost == 1
         cache.durability.seen.clear()
+
+
+@virtual
+async def test_restores_under_way_count_against_the_ceiling() -> None:
+    async with Cache(max_bytes=40, hard_max_bytes=60) as cache:
+        for number in range(1, 5):
+            cache.disk.hold(checkpoint(number, number, nbytes=20))
+        await cache.put(checkpoint(9, 9), checkpoint(8, 8))
+        await cache.persist(*cache.announced())
+        cache.disk.open.clear()
+        takes = [asyncio.create_task(cache.take(number, number, 7)) for number in range(1, 4)]
+        await cache.kit.settle()
+        assert cache.held() == []
+        assert (await cache.take(4, 4, 7)).miss_reason == "no_room"
+        takes[0].cancel()
+        await cache.kit.settle()
+        takes[0] = asyncio.create_task(cache.take(4, 4, 7))
+        await cache.kit.settle()
+        cache.disk.open.set()
+        assert [(await take).tier for take in takes] == ["ssd"] * 3
+        assert (await cache.residency.figures(1.0)).bytes <= 60
 
 
 @virtual
