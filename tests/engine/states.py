@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
+from samovar.runtime.engine.batch import DecodeBatch
 from samovar.runtime.engine.loading import evaluate_model
+from samovar.runtime.engine.port import RowRequest
 from samovar.runtime.engine.restore import MlxRestorer
+from samovar.runtime.engine.rows import Row, admit
 from samovar.runtime.engine.snapshots import MlxCheckpoint, snapshot
 from samovar.storage.container import read_header, read_tensors, write_container
 from samovar.storage.fs import OsFilesystem
 from samovar.storage.tokens import TokenIds
 
-from tests.kit.models import VOCAB, TinyModel, build
+from tests.kit.models import VOCAB, ByteCodec, TinyModel, build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -213,13 +216,19 @@ def going_on(model: Any, caches: list[Any], steps: int = 40, chunk: int = 0) -> 
 
 
 def batch_going_on(model: Any, rows: Sequence[list[Any]], steps: int = 40) -> list[bytes]:
-    """Merge rows as a decode batch does and return each step's logits."""
-    merged = [layer[0].merge(list(layer)) for layer in zip(*rows, strict=True)]
+    """Join rows into a decode batch and return each step's logits."""
+    batch = DecodeBatch(model)
+    joining: list[Row] = []
+    for line, caches in enumerate(rows):
+        row = admit(RowRequest(str(line), [1, 2], 100), VOCAB, ByteCodec().detokenizer)
+        row.caches = caches
+        joining.append(row)
+    batch.join(joining)
     logits: list[bytes] = []
     for step in range(steps):
-        tokens = [[token_at(3 * step + row)] for row in range(len(rows))]
-        out = model(mx.array(tokens), cache=merged)
-        mx.eval(out, [leaf for cache in merged for leaf in arrays_in(cache)])
+        tokens = [[token_at(3 * step + line)] for line in range(len(rows))]
+        out = model(mx.array(tokens), cache=batch._caches)
+        mx.eval(out, [array for cache in batch._caches for array in arrays_in(cache)])
         logits.append(bits(out))
     return logits
 
