@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 
 FailureKind: TypeAlias = Literal["disk", "crash", "room", "refused"]
-"""``disk``: it failed or is full. ``crash``: the writer itself failed. ``room``: this checkpoint finds none now.
+"""``disk``: it failed or is full. ``crash``: the writer itself failed. ``room``: none for this one now.
 
-``refused``: this checkpoint can never be stored. The last two say nothing about the disk.
+``refused``: this one can never be stored. The last two say nothing about the disk.
 """
 Key: TypeAlias = "tuple[str, TokenIds]"
 
