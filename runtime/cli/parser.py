@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import config_command, doctor_command, models_command, serve_command, version_command
+from . import cache_command, config_command, doctor_command, models_command, serve_command, version_command
 from .options import SERVE_FLAGS, add_config_options
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def build_parser() -> ArgumentParser:
     parser = ArgumentParser(prog="samovar", description="Serve language models on MLX.", allow_abbrev=False)
     commands = _Commands(parser)
     _add_serve(commands)
+    _add_cache(commands)
     _add_config(commands)
     _add_models(commands)
     doctor = commands.add(
@@ -54,6 +56,33 @@ def _add_serve(commands: _Commands) -> None:
     add_config_options(serve)
     for name, key, placeholder, purpose in SERVE_FLAGS:
         serve.add_argument(name, metavar=placeholder, help=f"{purpose} ({key})")
+
+
+def _add_cache(commands: _Commands) -> None:
+    cache = _Commands(commands.add("cache", "inspect and mend an SSD cache folder offline"))
+    purposes = {
+        "ls": "list the entries, and the files that cannot be used",
+        "show": "print what the header of one entry says",
+        "du": "print who takes how much room",
+        "verify": "read everything and check every hash",
+        "gc": "sweep temporary files, trim to a size, drop what nobody can use",
+        "clear": "remove the entries of an identity, of a namespace, or all",
+    }
+    parsers = {name: cache.add(name, what, cache_command.command(name)) for name, what in purposes.items()}
+    parsers["show"].add_argument("id", metavar="ID", help="an id that ls prints, or its first digits")
+    repair = "move bad files to the quarantine; needs the lock"
+    parsers["verify"].add_argument("--repair", action="store_true", help=repair)
+    parsers["gc"].add_argument("--max", metavar="SIZE", help="remove the least recently used above SIZE")
+    useless = "drop unusable files and the quarantine too"
+    parsers["gc"].add_argument("--all", action="store_true", help=useless)
+    clear = parsers["clear"]
+    clear.add_argument("--identity", metavar="ID", help="an identity that ls prints, or its first digits")
+    clear.add_argument("--namespace", metavar="NAME", help="a namespace that ls prints")
+    clear.add_argument("--yes", action="store_true", help="do not ask")
+    for parser in parsers.values():
+        parser.add_argument("--dir", type=Path, metavar="DIR", help="the folder (default: as configured)")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+        add_config_options(parser)
 
 
 def _add_config(commands: _Commands) -> None:
