@@ -9,10 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from ..runtime.engine.lane import Drop, Insert, LaneCommand, Step, run_lane
-from ..runtime.engine.port import Cancelled, Failed, Finished, LaneFigures, Published, RowRequest, Terminal
+from ..runtime.engine.port import (
+    Cancelled,
+    Failed,
+    Finished,
+    LaneFigures,
+    Prefilled,
+    Published,
+    RowRequest,
+    Terminal,
+)
 from ..runtime.kernel import Actor, ActorRef, Ask, PinnedThread, ThreadPort
 
 if TYPE_CHECKING:
@@ -21,6 +30,9 @@ if TYPE_CHECKING:
     from ..runtime.engine.port import LaneBackend, ModelInfo
     from .residency import Residency
     from .stream import RequestStream
+
+PRESSURE_STEPS: Final = 256
+"""Steps after which residency looks at the engine's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,7 @@ class GenerationActor(Actor[LaneMessage]):
         self._totals = totals
         self._rows: dict[str, StartRow] = {}
         self._figures = LaneFigures()
+        self._steps_watched = 0
         self._thread: PinnedThread[LaneCommand, Step] | None = None
 
     async def started(self) -> None:
@@ -166,7 +179,12 @@ class GenerationActor(Actor[LaneMessage]):
     def _publish(self, step: Step) -> None:
         if step.figures is not None:
             self._figures = step.figures
+        self._steps_watched += 1
+        if self._steps_watched >= PRESSURE_STEPS:
+            self._watch_memory()
         for event in step.events:
+            if isinstance(event, Prefilled) and event.done == event.total:
+                self._watch_memory()
             row = self._rows.get(event.id)
             if row is None:
                 continue
@@ -177,6 +195,12 @@ class GenerationActor(Actor[LaneMessage]):
             if isinstance(event, Finished | Cancelled | Failed):
                 del self._rows[event.id]
                 row.owner.tell(RowEnded(self.ctx.self, event))
+
+    def _watch_memory(self) -> None:
+        """Let residency look at the memory: prompts and decoding make it grow (REQUIREMENTS D10)."""
+        self._steps_watched = 0
+        if self._residency is not None:
+            self._residency.pressure()
 
     def _keep(self, event: Published, row: StartRow) -> None:
         """Hand a checkpoint to residency before anybody can hear of it: a later take finds it."""

@@ -353,7 +353,7 @@ class SchedulerActor(Actor[SchedulerMessage]):
         if taken is None:
             reason = "cache_off" if self._residency is None else "cache_unavailable"
             return PrefixReuse("none", 0, 0.0, reason)
-        return PrefixReuse(taken.tier, taken.length, taken.restore_ms, taken.miss_reason)
+        return PrefixReuse(taken.tier, taken.length, taken.restore_ms, taken.miss_reason, taken.diverged_at)
 
     def _let_go(self, request_id: str, lease_id: int | None) -> None:
         """Nobody needs to wait for this request any more, and nothing of it is borrowed."""

@@ -89,7 +89,8 @@ def build_tree(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) 
     lanes_config, server = config.lanes, config.server
     waiting = lanes_config.queue + lanes_config.count * lanes_config.batch
     pool = BlockingPool("tokenise", TOKENISE_THREADS, limit=waiting + TOKENISE_THREADS)
-    tiers = build_tiers(config, engine, fs, LineTierLog())
+    metrics = Metrics()
+    tiers = build_tiers(config, engine, fs, LineTierLog(), metrics.wrote)
     residency = None if tiers is None else tiers.residency
     lane_specs = [
         _lane_spec(index, lanes_config.batch, engine, residency) for index in range(lanes_config.count)
@@ -98,7 +99,7 @@ def build_tree(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) 
     scheduler_spec = _scheduler_spec(config, engine, lanes, pool, residency)
     monitor_spec = ChildSpec("monitor", MonitorActor, capacity=64)
     scheduler = Scheduler(scheduler_spec.ref)
-    cache = None if tiers is None else TreeCache(tiers, engine.codec, pool)
+    cache = None if tiers is None else TreeCache(tiers, lanes, engine.codec, pool)
     serving = TreeServing(
         scheduler,
         lanes,
@@ -108,7 +109,7 @@ def build_tree(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) 
         queue_timeout_s=server.request_timeout or float(365 * 86_400),
         cache=cache,
     )
-    http_spec = _http_spec(config, serving, cache, log)
+    http_spec = _http_spec(config, serving, cache, log, metrics)
     lanes_spec = SupervisorSpec("lanes", lane_specs, limit=RestartLimit(5, 60.0))
     serving_spec = SupervisorSpec(
         "serving",
@@ -155,9 +156,9 @@ def _lane_spec(index: int, batch: int, engine: Engine, residency: Residency | No
 
 
 def _http_spec(
-    config: Config, serving: TreeServing, cache: TreeCache | None, log: RequestLog
+    config: Config, serving: TreeServing, cache: TreeCache | None, log: RequestLog, metrics: Metrics
 ) -> ChildSpec[HttpMessage]:
-    options, binding, metrics = _http_options(config), Binding(config.server.port), Metrics()
+    options, binding = _http_options(config), Binding(config.server.port)
 
     def server() -> HttpServer:
         return HttpServer(serving, replace(options, port=binding.port), log, cache=cache, metrics=metrics)

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ..actors.requests import Refused
 from .engine.errors import EngineError
-from .http.cache_serving import (
-    CacheCleared,
-    CacheDrained,
-    CacheEntry,
-    CacheExplanation,
-    CachePage,
-    FlushReply,
-)
+from .http.cache_page import page_of
+from .http.cache_serving import CacheCleared, CacheDrained, CacheExplanation, FlushReply
 from .kernel import AskError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from ..actors.generation import Lane
     from ..actors.requests import GenerationRequest
-    from ..actors.tiers import EntryFigures
-    from ..storage.entry import StoredEntry
     from .engine.port import TextCodec
-    from .http.cache_serving import TierChoice
+    from .http.cache_serving import CachePage, TierChoice
     from .kernel import BlockingPool
     from .tiers import DiskTier, Tiers
 
@@ -38,7 +32,10 @@ NO_DISK = "there is no disk tier (cache.ssd.dir is off)"
 class TreeCache:
     """Implements ``http.cache_serving.CacheServing`` over the actors of the tiers. Loop thread only."""
 
-    def __init__(self, tiers: Tiers, codec: Callable[[], TextCodec], pool: BlockingPool) -> None:
+    def __init__(
+        self, tiers: Tiers, lanes: Sequence[Lane], codec: Callable[[], TextCodec], pool: BlockingPool
+    ) -> None:
+        self._lanes = lanes
         self._residency = tiers.residency
         self._disk = tiers.disk
         self._codec = codec
@@ -65,15 +62,9 @@ class TreeCache:
 
     async def cache_page(self, tier: TierChoice, offset: int, limit: int) -> CachePage:
         """Return entries, most recently used first."""
-        entries: list[CacheEntry] = []
-        if tier != "ssd":
-            entries += [_in_ram(entry) for entry in await self._residency.entries(ASK_S)]
-        if tier != "ram" and self._disk is not None:
-            now_s = time.time()
-            entries += [_on_disk(entry, now_s) for entry in await self._disk.archive.entries(ASK_S)]
-        entries.sort(key=lambda entry: entry.idle_s)
-        page = tuple(entries[offset : offset + limit])
-        return CachePage(page, len(entries), sum(entry.bytes for entry in entries))
+        ram = () if tier == "ssd" else await self._residency.entries(ASK_S)
+        ssd = () if tier == "ram" or self._disk is None else await self._disk.archive.entries(ASK_S)
+        return page_of(ram, ssd, tier, offset=offset, limit=limit, now_s=time.time())
 
     async def clear_cache(self, tier: TierChoice) -> CacheCleared:
         """Empty a tier or both."""
@@ -87,7 +78,9 @@ class TreeCache:
             prompt = await self._pool.run(codec.render_chat, request.messages, request.template_kwargs)
         except EngineError as error:
             return Refused(error.code, str(error), "messages")
-        found = await self._residency.explain(prompt.tokens, "", None, ASK_S)
+        rate = await self._prefill_tps()
+        found = await self._residency.explain(prompt.tokens, "", rate, ASK_S)
+        would_save = max(0, found.ssd_tokens - found.ram_tokens)
         return CacheExplanation(
             prompt_tokens=found.prompt_tokens,
             tier=found.tier,
@@ -99,6 +92,7 @@ class TreeCache:
             boundary=prompt.boundary,
             reason=found.reason,
             restore_ms=found.restore_ms,
+            prefill_ms=1e3 * would_save / rate if rate else None,
         )
 
     async def drain_cache(self, timeout_s: float) -> CacheDrained:
@@ -116,6 +110,15 @@ class TreeCache:
             "prompt_cache": await self._ram_stats(),
             "ssd_cache": None if self._disk is None else await _disk_stats(self._disk),
         }
+
+    async def _prefill_tps(self) -> float | None:
+        """Return the rate of the first lane that has measured one."""
+        for lane in self._lanes:
+            with contextlib.suppress(AskError):
+                rate = (await lane.figures(STATS_ASK_S)).prefill_tps
+                if rate > 0:
+                    return rate
+        return None
 
     async def _ram_stats(self) -> Mapping[str, object] | None:
         try:
@@ -151,21 +154,3 @@ async def _disk_stats(disk: DiskTier) -> Mapping[str, object] | None:
         "problems": dict(files.problems),
         **asdict(writes),
     }
-
-
-def _in_ram(entry: EntryFigures) -> CacheEntry:
-    return CacheEntry(tier="ram", **asdict(entry))
-
-
-def _on_disk(entry: StoredEntry, now_s: float) -> CacheEntry:
-    tier: Literal["ssd"] = "ssd"
-    return CacheEntry(
-        tier=tier,
-        namespace=entry.namespace,
-        tokens=len(entry.tokens),
-        bytes=entry.file_bytes,
-        durable=True,
-        trimmable=entry.trimmable,
-        reusable_from=entry.reusable_from,
-        idle_s=max(0.0, now_s - entry.last_used_s),
-    )

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ..actors.reader import ReaderMessage
     from ..actors.residency import ResidencyMessage
     from ..actors.spill_reports import SpillNotice
-    from ..actors.writer import WriterMessage
-    from ..storage.container import Checksum
+    from ..actors.writer import WriteJob, WriterMessage
+    from ..storage.container import StoredCheckpoint
     from ..storage.directory_figures import OpenReport
     from ..storage.filesystem import Filesystem
     from ..storage.identity import Identity
@@ -91,8 +91,13 @@ class Tiers:
     disk: DiskTier | None
 
 
-def build_tiers(config: Config, engine: StatefulEngine, fs: Filesystem, log: TierLog) -> Tiers | None:
-    """Lay out the tiers; None when the cache is off. Blocks: the model's identity may read its files."""
+def build_tiers(
+    config: Config, engine: StatefulEngine, fs: Filesystem, log: TierLog, wrote: Callable[[float], None]
+) -> Tiers | None:
+    """Lay out the tiers; None when the cache is off. Blocks: the model's identity may read its files.
+
+    ``wrote`` gets the seconds of every durable write, on the writer's thread.
+    """
     ram, ssd = config.cache.ram, config.cache.ssd
     if ram.max == 0:
         return None
@@ -110,7 +115,7 @@ def build_tiers(config: Config, engine: StatefulEngine, fs: Filesystem, log: Tie
     root = ssd.folder()
     disk = None
     if root is not None:
-        disk = _disk_tier(ssd, root, lambda: residency[0], engine=engine, fs=fs, log=log)
+        disk = _disk_tier(ssd, root, lambda: residency[0], engine=engine, fs=fs, log=log, wrote=wrote)
 
     def actor() -> ResidencyActor:
         if disk is None:
@@ -130,9 +135,11 @@ def _disk_tier(
     engine: StatefulEngine,
     fs: Filesystem,
     log: TierLog,
+    wrote: Callable[[float], None],
 ) -> DiskTier:
     identity, pool = engine.identity(), archive_pool()
-    writers = _writers(ssd.writers, fs, "blake3-128" if ssd.verify == "full" else "xxh3-128")
+    write = checkpoint_writer(fs, time.time, "blake3-128" if ssd.verify == "full" else "xxh3-128")
+    writers = _writers(ssd.writers, _timed(write, wrote))
     read_counts = ReaderCounts()
     readers = _readers(ssd.readers, engine, fs, identity.id, read_counts, verify=ssd.verify != "off")
     limits, totals = Limits(ssd.max, ssd.free_floor), ArchiveTotals()
@@ -179,9 +186,20 @@ def _disk_tier(
     return DiskTier(root, spec, faces[0], reading, Durability(durability.ref), pool)
 
 
-def _writers(count: int, fs: Filesystem, checksum: Checksum) -> list[ChildSpec[WriterMessage]]:
-    write = checkpoint_writer(fs, time.time, checksum)
+def _writers(count: int, write: Callable[[WriteJob], StoredCheckpoint]) -> list[ChildSpec[WriterMessage]]:
     return [ChildSpec(str(n), lambda: WriterActor(write), capacity=64) for n in range(count)]
+
+
+def _timed(
+    write: Callable[[WriteJob], StoredCheckpoint], wrote: Callable[[float], None]
+) -> Callable[[WriteJob], StoredCheckpoint]:
+    def timed(job: WriteJob) -> StoredCheckpoint:
+        begun_s = time.perf_counter()
+        stored = write(job)
+        wrote(time.perf_counter() - begun_s)
+        return stored
+
+    return timed
 
 
 def _readers(

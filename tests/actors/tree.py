@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Self
 
 from samovar.actors.generation import GenerationActor, Lane, LaneTotals
 from samovar.actors.requests import Admission, Admitted, GenerationRequest
+from samovar.actors.residency import Residency, ResidencyActor, ResidencyMessage
 from samovar.actors.scheduler import Scheduler, SchedulerActor, SchedulerCounts, SchedulerOptions
+from samovar.actors.tiers import ResidencyCounts, ResidencyOptions
 from samovar.runtime.engine.port import Delta
 from samovar.runtime.kernel import BlockingPool, ChildSpec, RestartLimit, SupervisorSpec
 
 from tests.kit import KitSystem
+from tests.kit.checkpoints import FakeGauge
 from tests.kit.engine import FakeEngine
 
 if TYPE_CHECKING:
     from samovar.actors.stream import RequestStream, StreamEvent
+
+    from tests.kit.checkpoints import FakeDisk
 
 
 @dataclass
@@ -26,6 +31,7 @@ class Serving:
     scheduler: Scheduler
     lanes: list[Lane]
     pool: BlockingPool
+    residency: Residency | None = None
 
     async def __aenter__(self) -> Self:
         await self.kit.__aenter__()
@@ -50,13 +56,26 @@ def request(request_id: str, content: str = "ab", max_tokens: int | None = 3) ->
 
 
 def serving(
-    *, lanes: int = 1, batch: int = 2, queue: int = 4, engine: FakeEngine | None = None, restarts: int = 5
+    *,
+    lanes: int = 1,
+    batch: int = 2,
+    queue: int = 4,
+    engine: FakeEngine | None = None,
+    restarts: int = 5,
+    cache: bool = False,
+    ssd: FakeDisk | None = None,
 ) -> Serving:
+    """Return lanes and a scheduler; with ``cache`` over a RAM tier, with ``ssd`` over a disk tier too."""
     engine = engine or FakeEngine()
     pool = BlockingPool("tokenise", 1, limit=100)
+    keeper = _residency(ssd) if cache else None
+    residency = None if keeper is None else Residency(keeper.ref)
     lane_specs = [
         ChildSpec(
-            str(n), partial(GenerationActor, engine.backend, LaneTotals()), capacity=100, on_restart="drop"
+            str(n),
+            partial(GenerationActor, engine.backend, LaneTotals(), residency),
+            capacity=100,
+            on_restart="drop",
         )
         for n in range(lanes)
     ]
@@ -65,18 +84,34 @@ def serving(
     counts = SchedulerCounts()
     scheduler = ChildSpec(
         "scheduler",
-        lambda: SchedulerActor(faces, engine.codec(), engine.info(), pool, options, counts=counts),
+        lambda: SchedulerActor(
+            faces, engine.codec(), engine.info(), pool, options, counts=counts, residency=residency
+        ),
         capacity=100,
         on_restart="drop",
     )
     limit = RestartLimit(restarts, 60.0)
     root = SupervisorSpec(
         "root",
-        [SupervisorSpec("lanes", lane_specs, limit=limit), scheduler],
+        [
+            *([] if keeper is None else [keeper]),
+            SupervisorSpec("lanes", lane_specs, limit=limit),
+            scheduler,
+        ],
         strategy="rest_for_one",
         limit=limit,
     )
-    return Serving(KitSystem(root), engine, Scheduler(scheduler.ref), faces, pool)
+    return Serving(KitSystem(root), engine, Scheduler(scheduler.ref), faces, pool, residency)
+
+
+def _residency(ssd: FakeDisk | None) -> ChildSpec[ResidencyMessage]:
+    options = ResidencyOptions(1 << 30, 1 << 30, min_tokens=4)
+    counts = ResidencyCounts()
+    return ChildSpec(
+        "residency",
+        lambda: ResidencyActor(ssd, ssd, None, FakeGauge(), options, counts=counts),
+        capacity=1000,
+    )
 
 
 async def drain(stream: RequestStream) -> list[StreamEvent]:

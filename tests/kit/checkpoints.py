@@ -181,7 +181,9 @@ class FakeDisk:
         if held is None:
             raise _rejected(FileNotFoundError(2, "no such file", str(entry.path)))
         read_bytes = entry.file_bytes if self.read_bytes is None else self.read_bytes
-        return Restored(FakeCheckpoint(held.spec, held.held_bytes), 1000.0 * self.restore_s, read_bytes)
+        # A restored checkpoint is another object; a scripted engine's state is itself again.
+        copy = FakeCheckpoint(held.spec, held.held_bytes) if isinstance(held, FakeCheckpoint) else held
+        return Restored(copy, 1000.0 * self.restore_s, read_bytes)
 
 
 def _rejected(cause: Exception) -> Rejected:
