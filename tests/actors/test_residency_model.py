@@ -292,6 +292,7 @@ class Driver:
                 self.cache.residency.release(taken.lease.id)
                 self.cache.leases.discard(taken.lease.id)
         await self.cache.kit.settle()
+        assert not cleared or not self.cache.held(), "a restore outlived the clear"
         self.resync(cleared=cleared)
 
     async def persist(self) -> None:
