@@ -12,7 +12,7 @@ from samovar.storage.identity import Identity
 from samovar.storage.room import Limits
 from samovar.storage.tokens import TokenIds
 
-from tests.kit.stored import content_of, read_back, spec_of, write_reserved
+from tests.kit.stored import content_of, read_back, spec_of, write_published
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,18 +46,23 @@ class Ledger:
     def watch(self, operation: Operation, disk: FaultDisk) -> None:
         """Note what leaves on purpose.
 
-        In a commit only what something durable covers may leave, in a reservation only what the cap demands.
+        In a commit only what something durable covers may leave, in a reservation only what the cap demands;
+        on a full disk the oldest.
         """
-        if operation.kind not in {"unlink", "rename"} or self.phase == "keeping":
+        if operation.kind not in {"unlink", "rename"}:
             return
-        if self.phase == "losing" or checkpoint_bytes(disk) + FILE_BYTES > LIMITS.max_bytes:
+        full = disk.capacity_bytes is not None and disk.used_bytes + FILE_BYTES > disk.capacity_bytes
+        over = checkpoint_bytes(disk) + FILE_BYTES > LIMITS.max_bytes
+        if self.phase == "losing" or full or (self.phase == "evicting" and over):
             self.lost.add(operation.path)
 
     @contextlib.contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
         before, self.phase = self.phase, phase
-        yield
-        self.phase = before
+        try:
+            yield
+        finally:
+            self.phase = before
 
     def due(self) -> list[Key]:
         """Return the keys that must be served after any crash now."""
@@ -80,7 +85,13 @@ class Workload:
         with self.ledger.during("evicting"):
             reservation = self.directory.reserve(spec)
         with self.ledger.during("keeping"):
-            gone = write_reserved(self.disk, self.directory, reservation, spec, created_s)
+            try:
+                stored = write_published(self.disk, self.directory, reservation, spec, created_s)
+            except OSError as error:
+                with self.ledger.during("losing"):  # when it says that the disk is full
+                    self.directory.abandon(reservation, error)
+                raise
+            gone = self.directory.commit(reservation, stored)
             for entry in gone:  # served by the new file from now on, and lost with it
                 self.ledger.acknowledged[entry.namespace, entry.tokens] = reservation.final_path
             self.ledger.acknowledged[spec.namespace, spec.tokens] = reservation.final_path

@@ -12,6 +12,7 @@ from samovar.storage.tokens import TokenIds
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from samovar.storage.container import StoredCheckpoint
     from samovar.storage.directory import CheckpointDirectory, Reservation
     from samovar.storage.entry import StoredEntry
     from samovar.storage.filesystem import Filesystem
@@ -44,15 +45,27 @@ def write_reserved(
     created_s: float,
 ) -> list[StoredEntry]:
     """Write, publish and commit, or abandon and raise, as writer and archive do together."""
-    segments = [[memoryview(data)] for data in content_of(spec)]
-    identity = directory.identity.id
     try:
-        stored = write_container(fs, reservation.temp_path, identity, spec, segments, created_s=created_s)
-        directory.publish(fs, reservation)
+        stored = write_published(fs, directory, reservation, spec, created_s)
     except OSError as error:
         directory.abandon(reservation, error)
         raise
     return directory.commit(reservation, stored)
+
+
+def write_published(
+    fs: Filesystem,
+    directory: CheckpointDirectory,
+    reservation: Reservation,
+    spec: CheckpointSpec,
+    created_s: float,
+) -> StoredCheckpoint:
+    """Write and publish: what a writer does."""
+    segments = [[memoryview(data)] for data in content_of(spec)]
+    identity = directory.identity.id
+    stored = write_container(fs, reservation.temp_path, identity, spec, segments, created_s=created_s)
+    directory.publish(fs, reservation)
+    return stored
 
 
 def store(
