@@ -35,7 +35,7 @@ JOB_LIMIT: Final = 256
 """File jobs that may wait; further asks for one are refused. What ends a reservation is never refused."""
 TOUCH_S: Final = 1.0
 """How long uses of entries are collected before their files are touched."""
-TELL_AGAIN_S: Final = 0.1
+LEAST_S: Final = 0.001
 WITHDRAWN_LIMIT: Final = 100_000
 _COUNTED: Final = (
     "corrupt",
@@ -240,6 +240,7 @@ class ArchiveActor(Actor[ArchiveMessage]):
                 self._collect_withdrawn()
                 self._next_job()
             case TellAgain():
+                self._telling_again = False
                 self._tell_withdrawn()
             case _:
                 self._change(message)
@@ -334,13 +335,14 @@ class ArchiveActor(Actor[ArchiveMessage]):
     def _collect_withdrawn(self) -> None:
         for gone in self._directory.withdrawn():
             self._withdrawn.put(Withdrawn(gone.entry.tokens, gone.entry.namespace))
-        if not self._telling_again:
-            self._tell_withdrawn()
+        self._tell_withdrawn()
 
     def _tell_withdrawn(self) -> None:
-        self._telling_again = not self._withdrawn.send()
-        if self._telling_again:
-            self.ctx.after(TELL_AGAIN_S, TellAgain())
+        now_s = self.ctx.now_s()
+        again_s = self._withdrawn.send(now_s)
+        if again_s is not None and not self._telling_again:
+            self._telling_again = True
+            self.ctx.after(max(LEAST_S, again_s - now_s), TellAgain())
 
 
 def _ignore(_: object) -> None:

@@ -11,7 +11,7 @@ import threading
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
-from ..runtime.kernel import Actor, ActorRef, Ask, Backoff, Deferred, Timer
+from ..runtime.kernel import Actor, ActorRef, Ask, Backoff, Deferred, Overloaded, Timer
 from ..storage.breaker import Breaker
 from ..storage.dirty import Attempt, Dirty, DirtyLimits, Key
 from ..storage.flushing import DirtyRecords
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 ANSWER_S: Final = 1.0
 """How much longer than its deadline the asker of a flush waits for the answer that says so."""
-TELL_AGAIN_S: Final = 0.1
+LEAST_S: Final = 0.001
+FLUSH_LIMIT: Final = 256
 OUTBOX_LIMIT: Final = 100_000
 
 
@@ -151,28 +152,12 @@ class Reconciled:
 
 
 @dataclass(frozen=True, slots=True)
-class FlushDue:
-    """A flush has reached its deadline."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
 class Wake:
-    """Something may be tried again, or told again."""
+    """Something may be tried again, told again, or answered at its deadline."""
 
 
 DurabilityMessage: TypeAlias = (
-    DirtyCheckpoint
-    | Dropped
-    | Urge
-    | Reset
-    | Flush
-    | GetFigures
-    | AttemptEnded
-    | Reconciled
-    | FlushDue
-    | Wake
+    DirtyCheckpoint | Dropped | Urge | Reset | Flush | GetFigures | AttemptEnded | Reconciled | Wake
 )
 
 
@@ -180,7 +165,7 @@ DurabilityMessage: TypeAlias = (
 class _Waiter:
     answer: Deferred[FlushReport]
     begun_s: float
-    timer: Timer
+    due_s: float
 
 
 class DurabilityActor(Actor[DurabilityMessage]):
@@ -208,8 +193,7 @@ class DurabilityActor(Actor[DurabilityMessage]):
             limits, breaker, lambda n: options.backoff.delay_s(n, chance)
         )
         self._running: dict[int, threading.Event] = {}
-        self._waiters: dict[int, _Waiter] = {}
-        self._flushes = 0
+        self._waiters: list[_Waiter] = []
         self._reconciling = False
         self._stored: DirectoryFigures | None = None
         self._wake: Timer | None = None
@@ -228,8 +212,6 @@ class DurabilityActor(Actor[DurabilityMessage]):
                 self._ended(message)
             case Reconciled():
                 self._reconciled(message)
-            case FlushDue():
-                self._report(message.number, late=True)
             case Wake():
                 self._wake = None
             case _:
@@ -265,7 +247,8 @@ class DurabilityActor(Actor[DurabilityMessage]):
         for orphan in self._records.take_orphans():
             error = NotOwed("its superseder is gone")
             self._outbox.put(PersistFailed(orphan.tokens, orphan.namespace, orphan.version, error))
-        self._set_wake(TELL_AGAIN_S if not self._outbox.send() else None)
+        self._report_late()
+        self._set_wake(self._outbox.send(self.ctx.now_s()))
 
     def _begin(self, attempt: Attempt[Checkpoint]) -> None:
         cancelled = self._running[id(attempt)] = threading.Event()
@@ -296,7 +279,7 @@ class DurabilityActor(Actor[DurabilityMessage]):
             self._counts.written_bytes += spilled.file_bytes
             self._counts.write_ms_last = spilled.elapsed_ms
         if was_degraded and not self._records.breaker.degraded:
-            self._warnings.recovered(self._records.tally())
+            self._warnings.recovered(self._records.tally)
 
     def _failed(self, attempt: Attempt[Checkpoint], error: Exception) -> None:
         current = self._records.current(attempt)
@@ -308,26 +291,28 @@ class DurabilityActor(Actor[DurabilityMessage]):
         self._counts.failed_spills += 1
         self._outbox.put(PersistFailed(item.tokens, item.namespace, item.version, cause))
         degraded = self._records.breaker.degraded
-        self._warnings.failed(cause, self.ctx.now_s(), self._records.tally(), degraded=degraded)
+        self._warnings.failed(cause, self.ctx.now_s(), self._records.tally, degraded=degraded)
 
-    def _set_wake(self, delay_s: float | None) -> None:
-        wake_at_s = self._records.wake_at_s()
-        if wake_at_s is not None:
-            until_s = max(0.0, wake_at_s - self.ctx.now_s())
-            delay_s = until_s if delay_s is None else min(delay_s, until_s)
+    def _set_wake(self, tell_at_s: float | None) -> None:
+        """Set the one timer for whatever is due next."""
+        now_s = self.ctx.now_s()
+        due_s = [waiter.due_s for waiter in self._waiters]
+        due_s += [at_s for at_s in (tell_at_s, self._records.wake_at_s()) if at_s is not None]
         if self._wake is not None:
             self._wake.cancel()
-        self._wake = None if delay_s is None else self.ctx.after(delay_s, Wake())
+        # A least delay, so that a clock that fires a rounding error early does not make this spin.
+        self._wake = self.ctx.after(max(LEAST_S, min(due_s) - now_s), Wake()) if due_s else None
 
     # -- flush ------------------------------------------------------------------------------------------
 
     def _flush(self, message: Flush) -> None:
+        if len(self._waiters) >= FLUSH_LIMIT:
+            self.ctx.reject(message, Overloaded(self.ctx.path, "Flush", f"{FLUSH_LIMIT} flushes wait"))
+            return
         if not self._waiters:  # else it shares the one that is on
             self._records.begin_flush()
-        self._flushes += 1
-        number = self._flushes
-        timer = self.ctx.after(message.timeout_s, FlushDue(number))
-        self._waiters[number] = _Waiter(self.ctx.defer(message), self.ctx.now_s(), timer)
+        now_s = self.ctx.now_s()
+        self._waiters.append(_Waiter(self.ctx.defer(message), now_s, now_s + message.timeout_s))
 
     async def _reconcile(self, lost: list[Key]) -> Reconciled:
         """Ask the directory which of the lost prefixes it covers, once all writes have settled."""
@@ -341,15 +326,18 @@ class DurabilityActor(Actor[DurabilityMessage]):
             self._records.found(key)
         if not self._records.flush_over:
             return  # something was announced meanwhile
-        for number in list(self._waiters):
-            self._report(number, late=False)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            self._report(waiter, late=False)
         self._records.end_flush()
 
-    def _report(self, number: int, *, late: bool) -> None:
-        waiter = self._waiters.pop(number, None)
-        if waiter is None:
-            return
-        waiter.timer.cancel()
+    def _report_late(self) -> None:
+        until_s = self.ctx.now_s() + LEAST_S
+        for waiter in [each for each in self._waiters if each.due_s <= until_s]:
+            self._waiters.remove(waiter)
+            self._report(waiter, late=True)
+
+    def _report(self, waiter: _Waiter, *, late: bool) -> None:
         tally, stored = self._records.tally(), self._stored
         report = FlushReport(
             durable=tally.clean,

@@ -87,7 +87,7 @@ class SpillWarnings:
         self._recovered = True
         self.last_error: Exception | None = None
 
-    def failed(self, error: Exception, now_s: float, tally: Tally, *, degraded: bool) -> None:
+    def failed(self, error: Exception, now_s: float, tally: Callable[[], Tally], *, degraded: bool) -> None:
         """Note a failed attempt."""
         self.last_error = error
         self._failures += 1
@@ -95,13 +95,13 @@ class SpillWarnings:
             return
         self._warned_s = now_s
         self._recovered = False
-        self._say("failing", error, tally, degraded=degraded)
+        self._say("failing", error, tally(), degraded=degraded)
 
-    def recovered(self, tally: Tally) -> None:
+    def recovered(self, tally: Callable[[], Tally]) -> None:
         """Note that the disk works again."""
         if not self._recovered:
             self._recovered = True
-            self._say("recovered", None, tally, degraded=False)
+            self._say("recovered", None, tally(), degraded=False)
 
     def _say(
         self,

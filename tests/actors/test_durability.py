@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from samovar.actors.durability import DirtyCheckpoint, DurabilityOptions, NotOwed, PersistFailed
+from samovar.actors.durability import FLUSH_LIMIT, DirtyCheckpoint, DurabilityOptions, NotOwed, PersistFailed
 from samovar.actors.writer import WriteJob
-from samovar.runtime.kernel import ActorCrashed
+from samovar.runtime.kernel import ActorCrashed, Overloaded, Rejected
 from samovar.storage.tokens import TokenIds
 
 from tests.kit import virtual
@@ -284,6 +284,37 @@ async def test_a_deadline_ends_the_waiting_and_not_the_writing() -> None:
         gate.open()
         assert (await tree.patiently(late)).durable
         assert await tree.stored() == [[1, 2]]
+
+
+@virtual
+async def test_any_number_of_flushes_is_answered_or_refused() -> None:
+    async with storage() as tree:
+        gate = tree.hold("sync")
+        tree.publish(checkpoint(1, 2))
+        await tree.until(lambda: gate.held == 1)
+        flushes = [asyncio.ensure_future(tree.durability.flush(1.0)) for _ in range(FLUSH_LIMIT + 1)]
+        with pytest.raises(Rejected) as refused:
+            await tree.patiently(flushes[-1])
+        assert isinstance(refused.value.__cause__, Overloaded)
+        reports = await asyncio.gather(*flushes[:-1])
+        assert not any(report.durable for report in reports)
+        assert {round(report.elapsed_ms) for report in reports} == {1000}
+
+
+@virtual
+async def test_a_flush_after_one_that_ran_out_of_time_tries_again_what_failed() -> None:
+    async with storage(writer_count=2, options=URGENT_ONLY) as tree:
+        gate = tree.hold("sync")
+        fault = tree.disk.fail_when(lambda op: op.kind == "create" and op.index % 2 == 0, 5, times=1)
+        tree.publish(checkpoint(1, 2))
+        tree.publish(checkpoint(3, 4))
+        tree.publish(checkpoint(5, 6))
+        assert not (await tree.durability.flush(1.0)).durable
+        again = asyncio.ensure_future(tree.durability.flush(60.0))
+        await tree.kit.settle()
+        gate.open()
+        assert (await tree.patiently(again)).durable
+        assert fault.hits == 1
 
 
 @virtual

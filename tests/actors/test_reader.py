@@ -12,6 +12,7 @@ from samovar.actors.reader import JOB_LIMIT, ReaderCounts, Readers, Restore, Res
 from samovar.actors.restoring import EntryMismatch
 from samovar.runtime.engine.errors import StateMismatch
 from samovar.runtime.kernel import ActorCrashed, AskTimeout, Overloaded, Rejected, StartFailed
+from samovar.storage.container import write_container
 from samovar.storage.container_errors import CorruptHeader, CorruptTensor, RestoreCancelled
 from samovar.storage.tokens import TokenIds
 
@@ -106,6 +107,34 @@ async def test_a_file_of_another_identity_is_never_used() -> None:
         data = tree.disk.files()[entry.path].replace(b"model-1", b"model-2")
         tree.disk.put(entry.path, data)
         assert isinstance(await refusal(tree, entry), CorruptHeader)  # the header's hash sees it first
+
+
+@virtual
+async def test_a_whole_file_of_another_identity_is_never_used() -> None:
+    async with storage() as tree:
+        of = checkpoint(*IDS)
+        entry = await stored(tree, of)
+        tree.disk.unlink(entry.path)
+        write_container(tree.disk, entry.path, "model-2", of.spec, of.segments(), created_s=1.0)
+        assert isinstance(await refusal(tree, entry), EntryMismatch)
+
+
+@virtual
+async def test_b065_a_file_evicted_while_it_is_read_still_gives_the_right_answer() -> None:
+    """B065: the open file outlives its name."""
+    async with storage() as tree:
+        of = checkpoint(*IDS, nbytes=3 << 20)
+        entry = await stored(tree, of)
+        gate = tree.hold("read")
+        restoring = asyncio.ensure_future(tree.readers.restore(RestoreJob("r", entry), 50.0))
+        await tree.until(lambda: gate.held == 1)
+        gate.allow(4)
+        await tree.until(lambda: gate.held == 5)
+        tree.disk.unlink(entry.path)
+        gate.open()
+        restored = await tree.patiently(restoring)
+        assert isinstance(restored.checkpoint, FakeCheckpoint)
+        assert restored.checkpoint.data == of.data
 
 
 @virtual

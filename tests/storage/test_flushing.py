@@ -1,0 +1,106 @@
+"""Rules of the dirty records that are easier read than searched for at random."""
+
+from __future__ import annotations
+
+import random
+
+from samovar.storage.breaker import Breaker
+from samovar.storage.dirty import Attempt, Dirty, DirtyLimits
+from samovar.storage.flushing import DirtyRecords
+from samovar.storage.tokens import TokenIds
+
+
+def records(**limits: object) -> DirtyRecords[str]:
+    given = {"writers": 1, **limits}
+    return DirtyRecords(DirtyLimits(**given), Breaker(100, lambda n: n), lambda n: 10.0)  # type: ignore[arg-type]
+
+
+def dirty(*ids: int, version: int = 1, urgent: bool = False, trimmable: bool = True) -> Dirty[str]:
+    tokens = TokenIds.of(ids)
+    start = 0 if trimmable else len(tokens)
+    return Dirty("", tokens, trimmable, start, len(ids), version, "payload", urgent)
+
+
+def written(it: DirtyRecords[str]) -> list[list[int]]:
+    """Carry out everything that may be done now; return it in order."""
+    order = []
+    while (attempt := it.next(0.0)) is not None:
+        order.append(attempt.item.tokens.tolist())
+        succeed(it, attempt)
+    return order
+
+
+def succeed(it: DirtyRecords[str], attempt: Attempt[str]) -> None:
+    it.succeeded(attempt, reusable_from=attempt.item.reusable_from, written=True)
+
+
+def test_urgent_then_longest_then_oldest() -> None:
+    it = records()
+    for item in (dirty(1), dirty(2, 2), dirty(3, 3), dirty(4, urgent=True), dirty(5, 5, 5)):
+        it.announce(item)
+    assert written(it) == [[4], [5, 5, 5], [2, 2], [3, 3], [1]]
+
+
+def test_any_order_of_a_conversation_is_written_as_its_frontier_alone() -> None:
+    turns = [dirty(*range(length)) for length in (1, 5, 9, 20)]
+    for seed in range(24):
+        it = records()
+        for item in random.Random(seed).sample(turns, len(turns)):
+            it.announce(item)
+        assert written(it) == [list(range(20))]
+        assert it.tally().clean
+
+
+def test_every_state_of_a_model_that_cannot_trim_is_written() -> None:
+    it = records()
+    for length in (1, 5, 9):
+        it.announce(dirty(*range(length), trimmable=False))
+    assert [len(ids) for ids in written(it)] == [9, 5, 1]
+
+
+def test_an_ancestor_goes_alone_once_the_longer_one_has_failed() -> None:
+    it = records()
+    it.announce(dirty(1, 2, 3))
+    attempt = it.next(0.0)
+    assert attempt is not None
+    it.announce(dirty(1, 2))
+    assert it.tally().pending == 2
+    it.failed(attempt, "disk", 0.0)
+    assert written(it) == [[1, 2]]
+    assert it.wake_at_s() == 10.0
+    assert it.tally().pending == 1
+
+
+def test_payloads_of_the_superseded_are_let_go() -> None:
+    it = records(write_behind=False)
+    for length in range(1, 50):
+        it.announce(dirty(*range(length)))
+    tally = it.tally()
+    assert (tally.pending, tally.pending_bytes) == (1, 49)
+
+
+def test_lost_prefixes_beyond_the_limit_are_still_counted() -> None:
+    it = records(lost=3, write_behind=False)
+    for n in range(5):
+        it.announce(dirty(n, n))
+        it.drop(TokenIds.of((n, n)), "", 1)
+    assert it.tally().missing == 5
+    assert len(it.lost()) == 3
+    assert it.take_losses() == 5
+    assert it.take_losses() == 0
+
+
+def test_the_queue_forgets_places_that_are_stale() -> None:
+    it = records()
+    for version in range(10_000):
+        it.announce(dirty(1, 2, version=version))
+    assert len(it._queue._places) < 100
+    assert written(it) == [[1, 2]]
+
+
+def test_ten_thousand_announcements_are_quick_to_take_in() -> None:
+    it = records(writers=2)
+    for n in range(10_000):
+        it.announce(dirty(n // 100, n % 100, 7))
+    assert it.tally().pending == 10_000
+    assert len(written(it)) == 10_000
