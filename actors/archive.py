@@ -216,6 +216,7 @@ class ArchiveActor(Actor[ArchiveMessage]):
         self._used: dict[str, None] = {}
         self._withdrawn = Outbox[Withdrawn](subscriber, WITHDRAWN_LIMIT)
         self._telling_again = False
+        self._stopping = False
 
     async def started(self) -> None:
         """Lock, sweep and scan the directory on the disk thread. Raises FileLocked and OSError."""
@@ -244,6 +245,12 @@ class ArchiveActor(Actor[ArchiveMessage]):
                 self._tell_withdrawn()
             case _:
                 self._change(message)
+
+    async def stopped(self) -> None:
+        """Do what is still to be done on disk: uses noted, reservations ended."""
+        self._stopping = True
+        self._touch_used()
+        await self._disk.drain()
 
     def _change(
         self, message: Reserve | Commit | Abandon | Touch | Quarantine | Forget | Clear | TouchNow
@@ -322,7 +329,7 @@ class ArchiveActor(Actor[ArchiveMessage]):
         self._next_job()
 
     def _next_job(self) -> None:
-        job = self._disk.take()
+        job = None if self._stopping else self._disk.take()
         if job is not None:
             self.ctx.spawn(self._disk.run(job), JobDone)
 

@@ -55,6 +55,12 @@ class DiskJobs:
         """Run something on the disk thread, after what runs there."""
         return await self._pool.run(lambda: self._guarded(work))
 
+    async def drain(self) -> None:
+        """Run what waits, and what that brings up, one after the other."""
+        while self._waiting:
+            settle = await self.run(self._waiting.popleft())
+            settle()
+
     async def end(self) -> None:
         """End with the incarnation. What waits is not run any more."""
         self._ended.set()

@@ -289,6 +289,21 @@ async def test_uses_reach_the_disk_without_any_write() -> None:
         assert (await again.archive.entries(5.0))[-1].id == first.id
 
 
+@virtual
+async def test_an_orderly_stop_does_what_is_still_to_be_done() -> None:
+    async with storage() as tree:
+        await store(tree, checkpoint(1, 1), checkpoint(2, 2))
+        first = (await tree.archive.entries(5.0))[0]
+        reservation = await tree.patiently(tree.archive.reserve(checkpoint(3, 3).spec, 5.0))
+        tree.disk.put(reservation.temp_path, b"half a file")
+        tree.archive.touch(first.id)
+        tree.archive.abandon(reservation)
+    assert tree.files() == [".kv", ".kv"]
+    async with storage(tree.disk) as again:
+        assert again.opened[0].swept == 0
+        assert (await again.archive.entries(5.0))[-1].id == first.id
+
+
 # -- crashes ------------------------------------------------------------------------------------------
 
 

@@ -98,9 +98,9 @@ def test_the_queue_forgets_places_that_are_stale() -> None:
     assert written(it) == [[1, 2]]
 
 
-def test_ten_thousand_announcements_are_quick_to_take_in() -> None:
+def test_thousands_are_taken_in_and_written() -> None:
     it = records(writers=2)
-    for n in range(10_000):
+    for n in range(3000):
         it.announce(dirty(n // 100, n % 100, 7))
-    assert it.tally().pending == 10_000
-    assert len(written(it)) == 10_000
+    assert it.tally().pending == 3000
+    assert len(written(it)) == 3000
