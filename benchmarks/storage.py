@@ -1,7 +1,8 @@
 """What the storage layer costs: restores, durable writes, verification, lookups, start-up, loop lag.
 
     python -m benchmarks.storage [--quick] [--only transfer,mlx,lookup,scan,lag] [--mlx] [--size-mb 512]
-                                 [--files 10000] [--rounds 7] [--dir DIR] [--drop-caches] [--json PATH]
+                                 [--files 10000] [--rounds 7] [--patience SECONDS] [--dir DIR]
+                                 [--drop-caches] [--json PATH]
 
 Contenders run in turns within each round; a ratio is the median of the ratios of the rounds. "cold" means
 dropped from the page cache before each read, "warm" that it is there. "others" is the largest share of the
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from .storage_figures import PATIENCE
 from .storage_lag import measure_lag
 from .storage_lookup import measure_lookups
 from .storage_scan import measure_scan
@@ -122,6 +124,9 @@ def arguments() -> argparse.Namespace:
     whole("--lookups", default=2_000)
     whole("--rounds", default=7)
     parser.add_argument("--seconds", type=float, default=10.0, help="length of a window of the loop's lag")
+    parser.add_argument(
+        "--patience", type=float, default=0.0, help="seconds to wait for a quiet machine, in all"
+    )
     parser.add_argument("--dir", type=Path, help="where the files are made")
     parser.add_argument("--only", default="", help=f"some of {','.join(PARTS)}")
     parser.add_argument("--mlx", action="store_true", help="measure the engine's buffers too")
@@ -129,6 +134,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run, not how fast")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the results there")
     options = parser.parse_args()
+    PATIENCE.left_s = options.patience
     if options.quick:
         options.size_mb, options.files, options.tokens = 64, 500, 4_000
         options.lookups, options.rounds, options.seconds = 300, 3, 2.0

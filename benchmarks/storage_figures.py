@@ -51,6 +51,7 @@ Timed = Callable[[], float]
 
 MAX_TRIES = 3
 QUIET_SHARE = 0.1
+QUIET_WINDOW_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,25 @@ class Turns:
         return [each.taken[over] / each.taken[under] for each in self.rounds]
 
 
+@dataclass
+class Patience:
+    """How many seconds may still be spent, in all, on waiting until other processes leave the machine."""
+
+    left_s: float = 0.0
+
+    def wait(self) -> None:
+        """Wait for a quiet moment while there is patience."""
+        while self.left_s > 0:
+            before = Load.now()
+            time.sleep(QUIET_WINDOW_S)
+            self.left_s -= QUIET_WINDOW_S
+            if before.others() <= QUIET_SHARE:
+                return
+
+
+PATIENCE = Patience()
+
+
 def in_turns(contenders: dict[str, Timed], rounds: int) -> Turns:
     """Run all contenders in turns, each round beginning with another one.
 
@@ -98,6 +118,7 @@ def in_turns(contenders: dict[str, Timed], rounds: int) -> Turns:
     found: list[Round] = []
     quiet = turn = 0
     while quiet < rounds and turn <= MAX_TRIES * rounds:
+        PATIENCE.wait()
         first = turn % len(names)
         taken: dict[str, float] = {}
         others = 0.0

@@ -23,7 +23,7 @@ from samovar.runtime.kernel import ActorSystem, ChildSpec, SupervisorSpec
 from samovar.storage.directory import CheckpointDirectory
 from samovar.storage.tokens import TokenIds
 
-from .storage_figures import Figure, Load
+from .storage_figures import PATIENCE, Figure, Load
 from .storage_scan import IDENTITY, LIMITS, Contents, fill
 from .storage_transfer import FS, LAYERS, make_state, strided
 
@@ -139,6 +139,7 @@ class Window:
 
 async def _watched(seconds: float, work: dict[str, Callable[[], Awaitable[None]]]) -> Window:
     """Repeat each piece of work for ``seconds``; return how late the ticks between were."""
+    PATIENCE.wait()
     window, until = Window(), time.monotonic() + seconds
     load = Load.now()
     tasks = [asyncio.create_task(_repeat(name, each, until, window)) for name, each in work.items()]
