@@ -186,6 +186,7 @@ class DurabilityActor(Actor[DurabilityMessage]):
         self._spiller = Spiller(options.identity, archive, writers, options.timeouts)
         self._lookup_s = options.timeouts.lookup_s
         self._counts = counts
+        counts.degraded = False  # an incarnation knows of no failure yet
         self._outbox = Outbox(subscriber, OUTBOX_LIMIT)
         breaker = Breaker(options.breaker_failures, lambda n: options.probe.delay_s(n, chance))
         limits = DirtyLimits(len(writers), write_behind=options.write_behind)
@@ -265,6 +266,7 @@ class DurabilityActor(Actor[DurabilityMessage]):
             self._succeeded(attempt, message.spilled)
         elif message.error is not None:
             self._failed(attempt, message.error)
+        self._counts.degraded = self._records.breaker.degraded
 
     def _succeeded(self, attempt: Attempt[Checkpoint], spilled: Spilled) -> None:
         item, written = attempt.item, spilled.file_bytes is not None
@@ -361,7 +363,6 @@ class DurabilityActor(Actor[DurabilityMessage]):
             pending_spills=tally.queued + tally.writing,
             pending_spill_bytes=tally.pending_bytes,
             missing=tally.missing,
-            degraded=self._records.breaker.degraded,
             **asdict(self._counts),
         )
 

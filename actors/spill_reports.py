@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class DurabilityCounts:
-    """What happened since the process started. Outlives the actor's incarnations."""
+    """What happened since the process started. Outlives the actor's incarnations.
 
+    ``degraded`` is now: the disk fails and is tried seldom.
+    """
+
+    degraded: bool = False
     spills: int = 0
     written_bytes: int = 0
     failed_spills: int = 0

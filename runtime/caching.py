@@ -104,6 +104,13 @@ class TreeCache:
         """Forget a session."""
         return await self._residency.close_session(session_id, ASK_S) > 0
 
+    @property
+    def degraded(self) -> str | None:
+        """What works worse than configured; None when all is well."""
+        if self._disk is not None and self._disk.writes.degraded:
+            return "the disk tier cannot write: what is published stays in memory and is tried again seldom"
+        return None
+
     async def stats(self) -> dict[str, object]:
         """Return ``prompt_cache`` and ``ssd_cache`` of ``/stats``; a part that does not answer is null."""
         return {

@@ -70,10 +70,12 @@ class TreeServing:
         """Ready when the whole tree runs and is not draining; recovering when it once was up."""
         if self.system is None:
             return Readiness(ready=False, detail={"tree": "starting"})
+        degraded = None if self._cache is None else self._cache.degraded
         down = {f.path: f.state for f in self.system.figures() if f.state != "running" and f.path != "http"}
         ready = not down and not self.draining
         self._was_ready = self._was_ready or ready
-        return Readiness(ready, self.draining, recovering=self._was_ready and bool(down), detail=down)
+        recovering = self._was_ready and bool(down)
+        return Readiness(ready, self.draining, recovering=recovering, detail=down, degraded=degraded)
 
     async def stats(self) -> Mapping[str, object]:
         """Return the parts of ``/stats`` that exist; a part whose actor does not answer is null."""

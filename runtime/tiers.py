@@ -79,6 +79,7 @@ class DiskTier:
     archive: Archive
     readers: Readers
     durability: Durability
+    writes: DurabilityCounts
     pool: BlockingPool
 
 
@@ -183,7 +184,7 @@ def _disk_tier(
         limit=RESTARTS,
     )
     reading = Readers([spec.ref for spec in readers], read_counts)
-    return DiskTier(root, spec, faces[0], reading, Durability(durability.ref), pool)
+    return DiskTier(root, spec, faces[0], reading, Durability(durability.ref), counts, pool)
 
 
 def _writers(count: int, write: Callable[[WriteJob], StoredCheckpoint]) -> list[ChildSpec[WriterMessage]]:
