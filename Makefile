@@ -51,6 +51,8 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.http --serving benchmarks.http_tree:over_tree
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.storage
+	$(BIN)/python -m benchmarks.restart
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
