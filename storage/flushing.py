@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from .dirty import Attempt, Dirty, DirtyLimits, FailureKind, Key, Record, Rider, Tally, Version, record_of
-from .ledger import Ledger, rider_key
-from .lost import LostPrefixes
+from .coverage import Coverage
+from .dirty import Attempt, Dirty, DirtyLimits, FailureKind, Key, Record, Tally, Version, record_of
 from .writequeue import WriteQueue
 
 if TYPE_CHECKING:
@@ -46,16 +45,14 @@ class DirtyRecords(Generic[P]):
         self._runs = 0
         self._run = 0
         self._flushed = 0
-        self._losses = 0
-        self._orphans: list[Version] = []
         self._writing: dict[Key, Attempt[P]] = {}
         self._forget_all()
 
     def _forget_all(self) -> None:
-        self._held = Ledger[P]()
+        self._covers = Coverage[P](self._writing, self._limits.lost, self._run)
+        self._held = self._covers.held
         self._queue = WriteQueue[P]()
         self._failed: dict[Key, Record[P]] = {}
-        self._lost = LostPrefixes(self._limits.lost)
 
     # -- what is told -----------------------------------------------------------------------------------
 
@@ -67,15 +64,13 @@ class DirtyRecords(Generic[P]):
             if item.urgent:
                 self.urge(item.tokens, item.namespace)
             return
-        self._lost.discard(key)
+        self._covers.lost.discard(key)
         self._held.unride(key)
-        record = record_of(item)
         if old is not None:
-            record.urgent = record.urgent or old.urgent
-            self._remove(old)
-        self._admit(record)
-        if old is not None:
-            self._rehouse(old)
+            self._covers.replace(old, record_of(item))
+        else:
+            self._covers.admit(record_of(item))
+        self._take_in()
 
     def urge(self, tokens: TokenIds, namespace: str) -> None:
         """Let a record go before others. That changes the order, never a delay. Unknown ones are ignored."""
@@ -90,20 +85,8 @@ class DirtyRecords(Generic[P]):
 
         An attempt under way is not interrupted: if it succeeds, nothing was lost.
         """
-        key = (namespace, tokens)
-        host = self._held.host(key)
-        record = self._held.get(tokens, namespace)
-        if host is not None:
-            rider = host.riders[len(tokens)]
-            if rider.version == version:
-                self._held.shed(rider)
-                rider.dropped = True
-        elif record is not None and record.item.version == version:
-            self._remove(record)
-            record.dropped = True
-            if key not in self._writing:
-                self._lose(key, version)
-            self._rehouse(record)
+        self._covers.drop((namespace, tokens), version)
+        self._take_in()
 
     def reset(self) -> None:
         """Forget everything. Attempts under way still occupy their places; their outcome means nothing."""
@@ -115,12 +98,12 @@ class DirtyRecords(Generic[P]):
 
         Those are superseded ones whose superseder was lost, or is superseded by what does not cover them.
         """
-        orphans, self._orphans = self._orphans, []
+        orphans, self._covers.orphans = self._covers.orphans, []
         return orphans
 
     def take_losses(self) -> int:
         """Return how many prefixes were lost since the last call."""
-        losses, self._losses = self._losses, 0
+        losses, self._covers.losses = self._covers.losses, 0
         return losses
 
     def current(self, attempt: Attempt[P]) -> bool:
@@ -172,14 +155,9 @@ class DirtyRecords(Generic[P]):
         elif self.breaker.succeeded():
             self._requeue(list(self._failed.values()))
         item = attempt.item
-        self._lost.discard_covered(item.namespace, item.tokens, reusable_from)
         durable = [Version(item.namespace, item.tokens, item.version)]
-        if attempt.record.live:
-            durable += self._settle(attempt.record, reusable_from)
-        for ancestor in self._held.ancestors(item.tokens, item.namespace):
-            if len(ancestor.tokens) >= reusable_from and ancestor.key not in self._writing:
-                durable.append(Version(*ancestor.key, ancestor.item.version))
-                durable += self._settle(ancestor, reusable_from)
+        durable += self._covers.settle(attempt.record, reusable_from)
+        self._take_in()
         self._flushed += len(durable)
         return durable
 
@@ -199,9 +177,10 @@ class DirtyRecords(Generic[P]):
             self._failed[record.key] = record
             if self._run and record.run != self._run:
                 self._enqueue(record)  # it was under way when the flush began
-            self._rehouse(record, lambda rider: rider.item is not None)
+            self._covers.rehouse(record, lambda rider: rider.item is not None)
         elif record.dropped and not self._held.known(record.key):
-            self._lose(record.key, record.item.version)
+            self._covers.lose(record.key, record.item.version)
+        self._take_in()
         return opened
 
     # -- flush ------------------------------------------------------------------------------------------
@@ -209,7 +188,7 @@ class DirtyRecords(Generic[P]):
     def begin_flush(self) -> None:
         """Try every version once from now on, whatever delays it. Until ``end_flush`` none is tried twice."""
         self._runs += 1
-        self._run = self._runs
+        self._run = self._covers.run = self._runs
         self._flushed = 0
         self._requeue(list(self._held))
 
@@ -225,15 +204,15 @@ class DirtyRecords(Generic[P]):
 
     def end_flush(self) -> None:
         """Go back to the usual retries."""
-        self._run = 0
+        self._run = self._covers.run = 0
 
     def lost(self) -> list[Key]:
         """Return the lost prefixes, oldest first."""
-        return self._lost.keys()
+        return self._covers.lost.keys()
 
     def found(self, key: Key) -> None:
         """Note that a lost prefix turned out to be covered by what is stored."""
-        self._lost.discard(key)
+        self._covers.lost.discard(key)
 
     def tally(self) -> Tally:
         """Return the figures."""
@@ -243,71 +222,25 @@ class DirtyRecords(Generic[P]):
             pending_bytes=self._held.pending_bytes,
             queued=sum(1 for record in self._held if record.ticket),
             writing=len(self._writing),
-            missing=len(self._lost),
+            missing=len(self._covers.lost),
             flushed=self._flushed if run else 0,
             failed=sum(1 for record in self._failed.values() if run and record.run == run),
-            dropped=self._lost.during(run) if run else 0,
+            dropped=self._covers.lost.during(run) if run else 0,
         )
 
-    # -- records ----------------------------------------------------------------------------------------
-
-    def _admit(self, record: Record[P]) -> None:
-        """Hold a record, or let it ride on one that covers it."""
-        host = self._held.serving(record.tokens, record.namespace)
-        if host is not None and host.hopeful:
-            self._held.ride(host, Rider(record.item.version, record.item), len(record.tokens))
-            if record.urgent:
-                self.urge(host.tokens, host.namespace)
-            return
-        self._held.add(record)
-        self._supersede(record)
-        if self._wanted(record):
-            self._enqueue(record)
-
-    def _supersede(self, record: Record[P]) -> None:
-        for ancestor in self._held.ancestors(record.tokens, record.namespace):
-            if record.serves(len(ancestor.tokens)) and ancestor.key not in self._writing:
-                self._remove(ancestor)
-                self._held.ride(record, Rider(ancestor.item.version, None), len(ancestor.tokens))
-                record.urgent = record.urgent or ancestor.urgent
-                self._rehouse(ancestor)
-
-    def _remove(self, record: Record[P]) -> None:
-        self._held.remove(record)
-        self._failed.pop(record.key, None)
-
-    def _settle(self, record: Record[P], reusable_from: int) -> list[Version]:
-        """Take a durable record out; return the versions that rode on it and are covered."""
-        self._remove(record)
-        covered = [length for length in record.riders if length >= reusable_from]
-        riders = [(length, self._held.unhook(record, length)) for length in covered]
-        self._rehouse(record)
-        return [Version(*rider_key(record, length), rider.version) for length, rider in riders]
-
-    def _lose(self, key: Key, version: int) -> None:
-        host = self._held.serving(key[1], key[0])
-        if host is not None:
-            self._held.ride(host, Rider(version, None, dropped=True), len(key[1]))
-        else:
-            self._losses += 1
-            self._lost.add(key, self._run)
-
-    def _rehouse(self, record: Record[P], which: Callable[[Rider[P]], bool] = lambda _: True) -> None:
-        """Find other places for riders of a record that has left or may not be written; the longest first."""
-        for length in sorted((n for n, rider in record.riders.items() if which(rider)), reverse=True):
-            rider, key = self._held.unhook(record, length), rider_key(record, length)
-            if rider.item is not None:
-                self._admit(record_of(rider.item))
-            elif self._held.known(key):
-                continue
-            elif rider.dropped:
-                self._lose(key, rider.version)
-            elif (host := self._held.serving(key[1], key[0])) is not None:
-                self._held.ride(host, rider, length)
-            else:
-                self._orphans.append(Version(*key, rider.version))
-
     # -- queue ------------------------------------------------------------------------------------------
+
+    def _take_in(self) -> None:
+        """Forget the failures of what has left, queue what was admitted or hastened."""
+        covers = self._covers
+        for record in covers.left:
+            if self._failed.get(record.key) is record:
+                del self._failed[record.key]
+        for record in covers.fresh:
+            if record.live and self._wanted(record):
+                self._enqueue(record)
+        covers.left.clear()
+        covers.fresh.clear()
 
     def _wanted(self, record: Record[P]) -> bool:
         return bool(self._run) or record.urgent or self._limits.write_behind

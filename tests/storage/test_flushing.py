@@ -71,6 +71,19 @@ def test_an_ancestor_goes_alone_once_the_longer_one_has_failed() -> None:
     assert it.tally().pending == 1
 
 
+def test_what_loses_its_place_supersedes_nothing_newer() -> None:
+    """Found by the model: an older middle, set free by its host, let go of a newer short one."""
+    it = records(write_behind=False)
+    it.announce(dirty(0, 0, 0, version=1))
+    it.announce(dirty(0, 0, version=2))
+    it.announce(dirty(0, version=3, trimmable=False))
+    it.announce(dirty(0, 0, 0, version=4, trimmable=False))  # covers nothing any more
+    it.announce(dirty(0, 0, version=5, trimmable=False))
+    assert it.take_orphans() == []
+    it.begin_flush()
+    assert written(it) == [[0, 0, 0], [0, 0], [0]]
+
+
 def test_payloads_of_the_superseded_are_let_go() -> None:
     it = records(write_behind=False)
     for length in range(1, 50):
