@@ -99,8 +99,9 @@ class Reservations:
 
     def undo(self, reservation: Reservation) -> None:
         """End a reservation and remove what was written for it."""
-        self._stock.removals.discard(reservation.temp_path, reservation.bytes)
-        self._stock.removals.discard(reservation.final_path, reservation.bytes)
+        # It has one of the names, or none: what cannot be removed weighs no more than was reserved.
+        gone = self._stock.removals.discard(reservation.temp_path, reservation.bytes)
+        self._stock.removals.discard(reservation.final_path, reservation.bytes if gone else 0)
         if reservation.id in self._void:  # cleared means that no power loss brings it back
             with contextlib.suppress(OSError):
                 self._fs.sync_folder(reservation.final_path.parent)

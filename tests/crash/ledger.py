@@ -43,16 +43,16 @@ class Ledger:
     cleared: set[Key] = field(default_factory=set)
     phase: Phase = "losing"
 
-    def watch(self, operation: Operation, disk: FaultDisk) -> None:
+    def watch(self, operation: Operation, disk: FaultDisk, stuck_bytes: int = 0) -> None:
         """Note what leaves on purpose.
 
         In a commit only what something durable covers may leave, in a reservation only what the cap demands;
-        on a full disk the oldest.
+        on a full disk the oldest. ``stuck_bytes``: leftovers that the directory believes to be there.
         """
         if operation.kind not in {"unlink", "rename"}:
             return
         full = disk.capacity_bytes is not None and disk.used_bytes + FILE_BYTES > disk.capacity_bytes
-        over = checkpoint_bytes(disk) + FILE_BYTES > LIMITS.max_bytes
+        over = checkpoint_bytes(disk) + stuck_bytes + FILE_BYTES > LIMITS.max_bytes
         if self.phase == "losing" or full or (self.phase == "evicting" and over):
             self.lost.add(operation.path)
 
@@ -79,7 +79,7 @@ class Workload:
         disk.hook = self.watch
 
     def watch(self, operation: Operation) -> None:
-        self.ledger.watch(operation, self.disk)
+        self.ledger.watch(operation, self.disk, self.directory.figures().stuck_bytes)
 
     def store(self, spec: CheckpointSpec, created_s: float = 1.0) -> None:
         with self.ledger.during("evicting"):

@@ -124,8 +124,8 @@ class DirectoryLife(RuleBasedStateMachine):
 
 TestDirectoryLife = DirectoryLife.TestCase
 TestDirectoryLife.settings = settings(
-    max_examples=15,
-    stateful_step_count=20,
+    max_examples=60,
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
