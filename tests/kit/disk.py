@@ -2,9 +2,9 @@
 
 ``stop_at(n)`` pulls the plug at the n-th operation: from then on every operation raises PowerLoss.
 ``crash(seed)`` returns the disk that a start after a power loss now would find (tests/kit/medium.py says what
-it holds), ``kill()`` the one after only the process died; both leave this one as it is. Pulling the plug before
-an operation covers all there is: what an unfinished operation might leave is among what the next plug point
-may leave, since nothing is durable before a sync has returned.
+it holds), ``kill()`` the one after only the process died; both leave this one as it is. Pulling the plug
+before an operation covers all there is: what an unfinished operation might leave is among what the next plug
+point may leave, since nothing is durable before a sync has returned.
 """
 
 from __future__ import annotations
