@@ -215,18 +215,20 @@ class Lender:
         reason = self.gate.why_not(entry, gain, pending.take.prefill_tps, self._ctx.now_s())
         if reason is None and self._restores.running >= self._options.restores:
             reason = "busy"
-        if reason is None and not self._ram.reserve(entry.file_bytes):
-            reason = "no_room"
-        if reason is None and self._readers is not None:
-            self._restores.join(pending, self._begin(entry, self._readers))
-        else:
+        if reason is not None or self._readers is None:
             self._settle(pending, reason)
+            return
+        reserved_bytes = self._ram.reserve(entry.file_bytes)
+        if reserved_bytes is None:
+            self._settle(pending, "no_room")
+        else:
+            self._restores.join(pending, self._begin(entry, reserved_bytes, self._readers))
 
     # -- restore ----------------------------------------------------------------------------------------
 
-    def _begin(self, entry: StoredEntry, readers: ReadersPort) -> Restore[Take]:
+    def _begin(self, entry: StoredEntry, reserved_bytes: int, readers: ReadersPort) -> Restore[Take]:
         restore_id = f"restore-{self._counts.next_version()}"
-        restore = self._restores.begin(restore_id, entry)
+        restore = self._restores.begin(restore_id, entry, reserved_bytes)
         restore.task = self._ctx.spawn(
             readers.restore(RestoreJob(restore_id, entry), self._options.restore_timeout_s),
             lambda restored: RestoreEnded(restore_id, restored),
@@ -238,7 +240,7 @@ class Lender:
         restore = self._restores.end(message.restore_id)
         if restore is None:
             return  # everybody had gone, or the cache was cleared
-        self._ram.unreserve(restore.entry.file_bytes)
+        self._ram.unreserve(restore.reserved_bytes)
         restored = message.restored
         if restored is None or not _is_of(restored.checkpoint, restore.entry):
             self._restore_failed(restore, message.error)
@@ -276,7 +278,7 @@ class Lender:
 
     def _give_up(self, restore: Restore[Take] | None) -> None:
         if restore is not None and restore.task is not None:
-            self._ram.unreserve(restore.entry.file_bytes)
+            self._ram.unreserve(restore.reserved_bytes)
             restore.task.cancel()  # which gives the reader's job up
 
     # -- answers and leases -----------------------------------------------------------------------------

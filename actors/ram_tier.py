@@ -59,7 +59,6 @@ class RamTier:
         self._options = options
         self._counts = counts
         self._reserved_bytes = 0
-        self._reserved_oversized_bytes = 0
         self.entries = Residence["Checkpoint"](
             options.max_bytes, max_sessions=options.max_sessions, retention=options.retention
         )
@@ -233,9 +232,13 @@ class RamTier:
 
         The target is the byte cap, less what the engine's memory is beyond its pressure limit. The least
         recently used go; one that is not durable yet stays and is urged, and no hotter one goes in its stead.
-        What restores under way will need counts as taken.
+        What restores under way will need counts against the ceiling.
         """
-        self._make_room()
+        for victim in self.entries.victims(self._target_bytes()):
+            if self._may_go(victim):
+                self._evict(victim)
+            else:
+                self._urge(victim)
         ceiling_bytes = self._options.hard_max_bytes - self._reserved_bytes
         for victim in self.entries.victims(ceiling_bytes, lent=True):
             if victim.durable or self._durability is None:
@@ -243,48 +246,37 @@ class RamTier:
             else:
                 self._lose(victim, self._durability)
 
-    def _make_room(self) -> None:
-        for victim in self.entries.victims(self._target_bytes()):
-            if self._may_go(victim):
-                self._evict(victim)
-            else:
-                self._urge(victim)
-
     def _may_go(self, entry: Entry) -> bool:
         return entry.durable or self._durability is None
 
     def _target_bytes(self) -> int:
-        reserved = self._reserved_bytes - self._reserved_oversized_bytes
-        target = max(0, self._options.max_bytes - reserved)
+        target = self._options.max_bytes
         reading = self._memory()
         if reading.limit_bytes <= 0:
             return target
         excess = reading.active_bytes - int(self._options.pressure * reading.limit_bytes)
         return target if excess <= 0 else min(target, max(0, self.entries.bytes - excess))
 
-    def reserve(self, size_bytes: int) -> bool:
-        """Make room for a restore before it allocates.
+    def reserve(self, file_bytes: int) -> int | None:
+        """Make room below the hard ceiling for a restore before it allocates; return what was reserved.
 
-        False, and nothing goes, where the hard ceiling leaves none. Nothing undurable is given up for it.
+        None, and nothing goes, where there is no room: nothing undurable is given up for it. A file is a
+        little larger than what it brings, so no more than the cap is reserved: a lone restore finds room.
         """
-        self._note_reserved(size_bytes)
-        going = self.entries.victims(self._target_bytes())
-        left = self.entries.bytes - sum(entry.held_bytes for entry in going if self._may_go(entry))
-        if left + self._reserved_bytes > self._options.hard_max_bytes:
-            self._note_reserved(-size_bytes)
-            return False
-        self._make_room()
-        return True
+        size_bytes = min(file_bytes, self._options.max_bytes)
+        ceiling_bytes = self._options.hard_max_bytes - self._reserved_bytes - size_bytes
+        going = [entry for entry in self.entries.victims(ceiling_bytes) if self._may_go(entry)]
+        if self.entries.bytes - sum(entry.held_bytes for entry in going) > ceiling_bytes:
+            return None
+        for entry in going:
+            self._evict(entry)
+        self._reserved_bytes += size_bytes
+        return size_bytes
 
     def unreserve(self, size_bytes: int) -> None:
         """The restore has ended; what it brought is counted from its ``publish`` on."""
-        self._note_reserved(-size_bytes)
-        assert self._reserved_bytes >= self._reserved_oversized_bytes >= 0, "more given back than reserved"
-
-    def _note_reserved(self, change_bytes: int) -> None:
-        self._reserved_bytes += change_bytes
-        if abs(change_bytes) > self._options.max_bytes:
-            self._reserved_oversized_bytes += change_bytes  # nothing else goes for it
+        self._reserved_bytes -= size_bytes
+        assert self._reserved_bytes >= 0, "more was given back than was reserved"
 
     def demote_idle(self, now_s: float) -> None:
         """Move what was not used for long to SSD; nothing happens without one."""

@@ -40,10 +40,11 @@ class Pending(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class Restore(Generic[T]):
-    """One read of one file, with everybody who waits for it."""
+    """One read of one file, the room kept free for it, and everybody who waits for it."""
 
     id: str
     entry: StoredEntry
+    reserved_bytes: int
     waiters: dict[int, Pending[T]] = field(default_factory=dict[int, "Pending[T]"])
     task: asyncio.Task[Any] | None = None
 
@@ -83,9 +84,9 @@ class Restores(Generic[T]):
         """Return the restore of an entry that is under way."""
         return self._by_entry.get(entry.id)
 
-    def begin(self, restore_id: str, entry: StoredEntry) -> Restore[T]:
+    def begin(self, restore_id: str, entry: StoredEntry, reserved_bytes: int) -> Restore[T]:
         """Note a new restore. The first ``join`` must follow at once."""
-        restore = Restore[T](restore_id, entry)
+        restore = Restore[T](restore_id, entry, reserved_bytes)
         self._by_id[restore_id] = self._by_entry[entry.id] = restore
         return restore
 

@@ -113,9 +113,9 @@ class Model:
 
     def room_for(self, size: int) -> bool:
         """Make room for a restore of ``size``, unless there is none to be made."""
-        target = MAX_BYTES - size if size <= MAX_BYTES else MAX_BYTES
-        going = [entry for entry in self.planned(target) if entry.durable]
-        if sum(e.size for e in self.entries if e not in going) + size > HARD_MAX_BYTES:
+        ceiling = HARD_MAX_BYTES - min(size, MAX_BYTES)
+        going = [entry for entry in self.planned(ceiling) if entry.durable]
+        if sum(e.size for e in self.entries if e not in going) > ceiling:
             return False
         self.entries = [entry for entry in self.entries if entry not in going]
         return True

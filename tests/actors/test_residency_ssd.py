@@ -283,7 +283,7 @@ async def test_too_many_waiting_takes_are_served_from_ram() -> None:
 
 @virtual
 async def test_a_restore_must_beat_prefilling() -> None:
-    async with Cache(hard_max_bytes=10**10) as cache:
+    async with Cache() as cache:
         cache.disk.hold(checkpoint(*range(1000)), file_bytes=2_000_000_000)
         prompt = (*range(1000), 7)
         taken = await cache.take(*prompt, prefill_tps=1000.0)
@@ -293,7 +293,7 @@ async def test_a_restore_must_beat_prefilling() -> None:
 
 @virtual
 async def test_the_gate_learns_from_restores_and_forgets() -> None:
-    async with Cache(max_bytes=25, hard_max_bytes=10**9) as cache:
+    async with Cache(max_bytes=25) as cache:
         slow = cache.disk.hold(checkpoint(*range(1000)), file_bytes=100_000_000)
         cache.disk.restore_s = 10.0
         prompt = (*range(1000), 7)
