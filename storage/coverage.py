@@ -9,7 +9,9 @@ from .ledger import Ledger, rider_key
 from .lost import LostPrefixes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Mapping
+
+    from .dirty import Attempt
 
 P = TypeVar("P")
 
@@ -17,14 +19,15 @@ P = TypeVar("P")
 class Coverage(Generic[P]):
     """Admits records, lets them ride on one another, settles, loses and rehouses them.
 
-    ``writing``: the prefixes that are being written, which nothing supersedes. ``run``: the flush that is
-    on, or 0. For their owner to take, ``fresh`` collects records that were admitted or made urgent, ``left``
-    those that are held no more, ``orphans`` the versions that nobody owes any more; ``losses`` counts lost
-    prefixes.
+    ``writing``: the prefixes that are being written, which nothing supersedes; attempts of another ``epoch``
+    mean nothing. ``run``: the flush that is on, or 0. For their owner to take, ``fresh`` collects records
+    that were admitted or made urgent, ``left`` those that are held no more, ``orphans`` versions that nobody
+    owes any more; ``losses`` counts lost prefixes.
     """
 
-    def __init__(self, writing: Container[Key], lost_limit: int, run: int) -> None:
+    def __init__(self, writing: Mapping[Key, Attempt[P]], lost_limit: int, epoch: int, run: int) -> None:
         self._writing = writing
+        self._epoch = epoch
         self.held = Ledger[P]()
         self.lost = LostPrefixes(lost_limit)
         self.run = run
@@ -102,8 +105,10 @@ class Coverage(Generic[P]):
                 rider.dropped = True
         elif record is not None and record.item.version == version:
             self._remove(record)
-            record.dropped = True
-            if key not in self._writing:
+            attempt = self._writing.get(key)
+            if attempt is not None and attempt.epoch == self._epoch:
+                attempt.record.dropped = True  # lost if that fails
+            else:
                 self.lose(key, version)
             self.rehouse(record)
 

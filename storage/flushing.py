@@ -49,7 +49,7 @@ class DirtyRecords(Generic[P]):
         self._forget_all()
 
     def _forget_all(self) -> None:
-        self._covers = Coverage[P](self._writing, self._limits.lost, self._run)
+        self._covers = Coverage[P](self._writing, self._limits.lost, self._epoch, self._run)
         self._held = self._covers.held
         self._queue = WriteQueue[P]()
         self._failed: dict[Key, Record[P]] = {}

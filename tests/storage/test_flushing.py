@@ -84,6 +84,33 @@ def test_what_loses_its_place_supersedes_nothing_newer() -> None:
     assert written(it) == [[0, 0, 0], [0, 0], [0]]
 
 
+def test_a_drop_behind_a_write_of_before_a_reset_is_a_loss() -> None:
+    """Found by the model: it was taken for being written."""
+    it = records()
+    it.announce(dirty(1, 2, version=1))
+    assert it.next(0.0) is not None
+    it.reset()
+    it.announce(dirty(1, 2, version=2))
+    it.drop(TokenIds.of((1, 2)), "", 2)
+    assert it.tally().missing == 1
+
+
+def test_a_drop_behind_a_write_of_an_older_version_is_a_loss_only_if_that_fails() -> None:
+    for success in (True, False):
+        it = records()
+        it.announce(dirty(1, 2, version=1))
+        attempt = it.next(0.0)
+        assert attempt is not None
+        it.announce(dirty(1, 2, version=2))
+        it.drop(TokenIds.of((1, 2)), "", 2)
+        assert it.tally().missing == 0
+        if success:
+            succeed(it, attempt)
+        else:
+            it.failed(attempt, "disk", 0.0)
+        assert it.tally().missing == (not success)
+
+
 def test_payloads_of_the_superseded_are_let_go() -> None:
     it = records(write_behind=False)
     for length in range(1, 50):
