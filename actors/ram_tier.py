@@ -188,11 +188,12 @@ class RamTier:
             entry.file_id = None
             entry.withheld_until_s = math.inf
 
-    def durability_restarted(self) -> None:
-        """Durability has forgotten everything: announce again what is not durable."""
+    def durability_ended(self, *, restarting: bool) -> None:
+        """Durability has forgotten everything: announce again what is not durable, now or by and by."""
         for entry in self.entries:
             entry.announced = entry.urged = False
-        self.announce(entry for entry in self.entries if entry.withheld_until_s == 0.0)
+        if restarting:
+            self.announce(entry for entry in self.entries if entry.withheld_until_s == 0.0)
 
     def announce_due(self, now_s: float) -> None:
         """Announce what was withheld for long enough, and what durability had no room for."""

@@ -275,8 +275,7 @@ class ResidencyActor(Actor[ResidencyMessage]):
         if self._durability is not None and message.ref is self._durability.ref:
             if message.reason != "gone":
                 self.ctx.watch(message.ref)
-            if message.restarting:
-                self._ram.durability_restarted()
+            self._ram.durability_ended(restarting=message.restarting)
             return
         self._lender.borrower_ended(message.ref)
 

@@ -66,6 +66,7 @@ class Cache:
         hard_max_bytes: int | None = None,
         durability_capacity: int = 1000,
         restarts: int = 5,
+        branch_restarts: int = 0,
         **options: Any,
     ) -> None:
         self.disk = FakeDisk()
@@ -81,7 +82,9 @@ class Cache:
         self.residency = Residency(spec.ref)
         self.leases: set[int] = set()
         limit = RestartLimit(restarts, 60.0)
-        root = SupervisorSpec("root", [self.durability.spec, self.borrower.spec, spec], limit=limit)
+        branch = SupervisorSpec("storage", [self.durability.spec], limit=limit)
+        root_limit = RestartLimit(max(restarts, branch_restarts), 60.0)
+        root = SupervisorSpec("root", [branch, self.borrower.spec, spec], limit=root_limit)
         self.kit = KitSystem(root)
 
     def _make(self) -> ResidencyActor:

@@ -492,6 +492,21 @@ async def test_after_its_restart_durability_is_told_again_what_is_not_durable() 
 
 
 @virtual
+async def test_durability_is_told_again_even_when_its_whole_branch_was_restarted() -> None:
+    async with Cache(restarts=0, branch_restarts=5) as cache:
+        await cache.put(checkpoint(1, 1))
+        (dirty,) = cache.announced()
+        cache.kit.crash_on(cache.durability.ref, str)
+        cache.durability.ref.tell("crash")
+        await cache.kit.settle()
+        cache.kit.failure(cache.durability.ref.path)
+        cache.kit.dead_letter(cache.durability.ref.path, "crashed")
+        await cache.kit.advance(40.0)
+        assert [one.version for one in cache.announced()] == [dirty.version]
+        cache.kit.record.failures.clear()
+
+
+@virtual
 async def test_what_durability_owes_no_more_is_announced_again() -> None:
     async with Cache() as cache:
         await cache.put(checkpoint(1, 1))
