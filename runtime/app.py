@@ -90,7 +90,7 @@ def build_tree(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) 
     waiting = lanes_config.queue + lanes_config.count * lanes_config.batch
     pool = BlockingPool("tokenise", TOKENISE_THREADS, limit=waiting + TOKENISE_THREADS)
     metrics = Metrics()
-    tiers = build_tiers(config, engine, fs, LineTierLog(), metrics.wrote)
+    tiers = build_tiers(config, engine, fs, LineTierLog(config.cache.ssd.max), metrics.wrote)
     residency = None if tiers is None else tiers.residency
     lane_specs = [
         _lane_spec(index, lanes_config.batch, engine, residency) for index in range(lanes_config.count)

@@ -10,38 +10,45 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..actors.spill_reports import SpillNotice
-    from ..storage.directory_figures import OpenReport
+    from ..storage.directory_figures import ForeignFolder, OpenReport
 
 _log = get_logger("samovar.cache")
 
 
 class LineTierLog:
-    """``tiers.TierLog`` as log lines: one when the directory is open, one warning if it needs attention."""
+    """``tiers.TierLog`` as log lines: one when the directory is open, one warning if it needs attention.
+
+    Files of other models are normal; they are a warning when they leave this one less than half of the cap
+    (``max_bytes``, 0 for none), since they are never deleted unasked.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
 
     def directory_opened(self, root: Path, report: OpenReport) -> None:
         """Log what was found; counts and bytes by reason where something cannot be used."""
+        foreign_bytes = sum(folder.tally.size_bytes for folder in report.foreign)
         _log.info(
             "cache_opened",
             dir=str(root),
             entries=report.entries,
             bytes=report.entry_bytes,
+            foreign_bytes=foreign_bytes,
             swept=report.swept,
             trimmed=report.trimmed,
         )
-        if report.needs_attention:
+        if report.problems or report.failures:
+            problems = {code: [tally.files, tally.size_bytes] for code, tally in report.problems.items()}
             _log.warning(
-                "cache_needs_attention",
+                "cache_files_unusable", dir=str(root), problems=problems, failures=list(report.failures)
+            )
+        if 0 < self._max_bytes < 2 * foreign_bytes:
+            _log.warning(
+                "cache_crowded",
                 dir=str(root),
-                problems={code: [tally.files, tally.size_bytes] for code, tally in report.problems.items()},
-                foreign={
-                    folder.name: {
-                        "files": folder.tally.files,
-                        "bytes": folder.tally.size_bytes,
-                        "differs": list(folder.differs),
-                    }
-                    for folder in report.foreign
-                },
-                failures=list(report.failures),
+                max_bytes=self._max_bytes,
+                foreign={each.name: _foreign(each) for each in report.foreign},
+                mend="samovar cache du; samovar cache clear",
             )
 
     def spill_noticed(self, notice: SpillNotice) -> None:
@@ -56,3 +63,8 @@ class LineTierLog:
             _log.warning("cache_write_failing", error=str(notice.error), **figures)
         else:
             _log.info("cache_write_recovered", **figures)
+
+
+def _foreign(folder: ForeignFolder) -> dict[str, object]:
+    tally = folder.tally
+    return {"files": tally.files, "bytes": tally.size_bytes, "differs": list(folder.differs)}
