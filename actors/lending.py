@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from ..runtime.kernel import ActorRef, Ask
+from ..runtime.kernel import ActorRef, Ask, AskTimeout, Overloaded
 from ..storage.entry import key_digest
 from .gate import RestoreGate, is_harm, servable
 from .reader import RestoreJob
@@ -36,7 +36,7 @@ TOUCH_S: Final = 60.0
 """How often at most the file behind a RAM entry is touched, so that its use in RAM keeps it on SSD."""
 LOOK_AGAIN_S: Final = 0.05
 """When a take asks again while a file that failed it is still on its way out."""
-QUARANTINED_S: Final = 1.0
+SET_ASIDE_S: Final = 1.0
 """How long a file that was set aside is not tried, should a lookup still find it."""
 
 
@@ -257,24 +257,34 @@ class Lender:
         self._ram.reclaim()
 
     def _restore_failed(self, restore: Restore[Take], error: Exception | None) -> None:
-        """Set a bad file aside, leave a good one alone for a while, and let its takes look for another."""
+        """Deal with the file, and let its takes look for another."""
+        if isinstance(error and (error.__cause__ or error), Overloaded):
+            for pending in restore.waiters.values():
+                self._settle(pending, "busy")
+            return
         self._counts.restore_failures += 1
-        entry, archive, now_s = restore.entry, self._archive, self._ctx.now_s()
-        missing = isinstance(error and error.__cause__, FileNotFoundError)
-        if archive is not None and (missing or error is None or is_harm(error)):
-            self.gate.shun(entry, now_s, QUARANTINED_S)
-            if missing:
-                archive.forget(entry.id)
-            else:
-                archive.quarantine(entry.id, str(error or "it holds another prefix than its header says"))
-        else:
-            self.gate.shun(entry, now_s, self._options.shun_s)
+        self._leave_alone(restore.entry, error)
         for pending in restore.waiters.values():
             pending.failed = True
-            if archive is not None and self._may_look_again(pending):
-                self._look_up(pending, archive)
+            if self._archive is not None and self._may_look_again(pending):
+                self._look_up(pending, self._archive)
             else:
                 self._settle(pending, "restore_failed")
+
+    def _leave_alone(self, entry: StoredEntry, error: Exception | None) -> None:
+        """Set a bad file aside, forget a missing one, and try a good one no more for a while."""
+        now_s, cause = self._ctx.now_s(), error and error.__cause__
+        if isinstance(error, AskTimeout):
+            self._counts.cost.observe(entry.file_bytes, self._options.restore_timeout_s, now_s)
+        if self._archive is not None and isinstance(cause, FileNotFoundError):
+            self._archive.forget(entry.id)
+        elif self._archive is not None and (error is None or is_harm(error)):
+            reason = str(error or "it holds another prefix than its header says")
+            self._archive.quarantine(entry.id, reason)
+        else:
+            self.gate.shun(entry, now_s, self._options.shun_s)
+            return
+        self.gate.shun(entry, now_s, SET_ASIDE_S)
 
     def _give_up(self, restore: Restore[Take] | None) -> None:
         if restore is not None and restore.task is not None:

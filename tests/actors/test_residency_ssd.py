@@ -131,6 +131,19 @@ async def test_a_slow_restore_ends_with_its_deadline() -> None:
         cache.disk.open.clear()
         assert (await cache.take(1, 2, 3, 4)).miss_reason == "restore_failed"
         assert entry.id not in cache.disk.quarantined
+        await cache.kit.advance(40.0)
+        assert (await cache.take(1, 2, 3, 4, prefill_tps=100.0)).miss_reason == "restore_slower"
+
+
+@virtual
+async def test_readers_that_are_busy_say_nothing_about_a_file() -> None:
+    async with Cache() as cache:
+        entry = cache.disk.hold(checkpoint(1, 2, 3))
+        cache.disk.bad[entry.id] = Overloaded("readers/0", "Restore", "16 restores in hand")
+        assert (await cache.take(1, 2, 3, 4)).miss_reason == "busy"
+        del cache.disk.bad[entry.id]
+        assert await cache.touch(1, 2, 3, 4) == ("ssd", 3)
+        assert (await cache.residency.figures(1.0)).restore_failures == 0
 
 
 # -- restores ---------------------------------------------------------------------------------------------
