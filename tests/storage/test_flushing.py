@@ -15,9 +15,11 @@ def records(**limits: object) -> DirtyRecords[str]:
     return DirtyRecords(DirtyLimits(**given), Breaker(100, lambda n: n), lambda n: 10.0)  # type: ignore[arg-type]
 
 
-def dirty(*ids: int, version: int = 1, urgent: bool = False, trimmable: bool = True) -> Dirty[str]:
+def dirty(
+    *ids: int, version: int = 1, urgent: bool = False, trimmable: bool = True, start: int = 0
+) -> Dirty[str]:
     tokens = TokenIds.of(ids)
-    start = 0 if trimmable else len(tokens)
+    start = start if trimmable else len(tokens)
     return Dirty("", tokens, trimmable, start, len(ids), version, "payload", urgent)
 
 
@@ -74,7 +76,7 @@ def test_an_ancestor_goes_alone_once_the_longer_one_has_failed() -> None:
 def test_what_loses_its_place_supersedes_nothing_newer() -> None:
     """Found by the model: an older middle, set free by its host, let go of a newer short one."""
     it = records(write_behind=False)
-    it.announce(dirty(0, 0, 0, version=1))
+    it.announce(dirty(0, 0, 0, version=1, start=2))
     it.announce(dirty(0, 0, version=2))
     it.announce(dirty(0, version=3, trimmable=False))
     it.announce(dirty(0, 0, 0, version=4, trimmable=False))  # covers nothing any more
@@ -109,6 +111,64 @@ def test_a_drop_behind_a_write_of_an_older_version_is_a_loss_only_if_that_fails(
         else:
             it.failed(attempt, "disk", 0.0)
         assert it.tally().missing == (not success)
+
+
+def test_what_is_being_written_is_told_once_though_a_longer_one_came() -> None:
+    it = records(writers=2)
+    it.announce(dirty(1, 2, version=1))
+    short = it.next(0.0)
+    it.announce(dirty(1, 2, 3, version=2))
+    long = it.next(0.0)
+    assert short is not None
+    assert long is not None
+    told = [it.succeeded(each, reusable_from=0, written=True) for each in (short, long)]
+    assert [[version.version for version in each] for each in told] == [[1], [2]]
+
+
+def test_a_dropped_one_is_lost_with_the_one_that_was_to_cover_it() -> None:
+    it = records(write_behind=False)
+    it.announce(dirty(1, 2, 3, version=1))
+    it.announce(dirty(1, 2, version=2))
+    it.drop(TokenIds.of((1, 2)), "", 2)
+    assert it.tally().missing == 0
+    it.drop(TokenIds.of((1, 2, 3)), "", 1)
+    assert it.tally().missing == 2
+    assert it.take_orphans() == []
+
+
+def test_what_is_covered_by_something_unknown_vouches_for_itself_alone() -> None:
+    it = records(write_behind=False)
+    it.announce(dirty(1, 2, 3, version=1))
+    it.announce(dirty(1, 2, version=2))
+    it.begin_flush()
+    attempt = it.next(0.0)
+    assert attempt is not None
+    durable = it.succeeded(attempt, reusable_from=3, written=False)
+    assert [version.version for version in durable] == [1]
+    assert written(it) == [[1, 2]]
+
+
+def test_a_lost_one_that_is_published_again_is_pending_and_not_missing() -> None:
+    it = records(write_behind=False)
+    it.announce(dirty(1, 2, version=1))
+    it.drop(TokenIds.of((1, 2)), "", 1)
+    it.announce(dirty(1, 2, version=2))
+    assert (it.tally().pending, it.tally().missing) == (1, 0)
+
+
+def test_a_flush_waits_behind_a_write_of_before_a_reset() -> None:
+    it = records(writers=2)
+    it.announce(dirty(1, 2, version=1))
+    stale = it.next(0.0)
+    assert stale is not None
+    it.reset()
+    it.announce(dirty(1, 2, version=2))
+    it.begin_flush()
+    assert it.next(0.0) is None
+    assert not it.flush_over
+    assert it.succeeded(stale, reusable_from=0, written=True) == []
+    assert written(it) == [[1, 2]]
+    assert it.flush_over
 
 
 def test_payloads_of_the_superseded_are_let_go() -> None:
