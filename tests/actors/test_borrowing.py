@@ -193,6 +193,7 @@ async def test_a_residency_that_crashes_costs_a_hit_and_nothing_else() -> None:
     async with serving(cache=True) as tree:
         await reuse_of(tree, "a", PROMPT)
         assert tree.residency is not None
+        await tree.kit.settle()  # what is still in its mailbox would survive
         tree.kit.system.crash(tree.residency.ref.path)
         await tree.kit.advance(5.0)
         tree.kit.failure("residency")
