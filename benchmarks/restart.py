@@ -160,6 +160,9 @@ def restart_ratios(args: argparse.Namespace, root: Path, texts: list[Path]) -> l
     settings = [f"cache.ssd.dir={root}"]
     server = Server(args.model, settings).start()
     server.ask("Warm up, please.", 4)
+    if args.warm:  # a GPU compiles its kernels for every shape
+        for tokens in sorted(set(lengths)):
+            server.ask(text_of(tokens, rng, texts), 4)
     rows: list[dict[str, Any]] = []
     replies: list[Reply] = []
     for tokens, prompt in zip(lengths, prompts, strict=True):
@@ -254,6 +257,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--texts", type=Path)
+    parser.add_argument("--warm", action="store_true", help="prefill each length once before measuring")
     parser.add_argument("--only", choices=("restart", "write", "cost"))
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
