@@ -170,6 +170,7 @@ def _disk_tier(
             notify=log.spill_noticed,
         ),
         capacity=8192,
+        on_restart="drop",  # a flush must not be answered by one that does not know yet what is dirty
         max_tasks=ssd.writers + 8,
     )
     spec = SupervisorSpec(
