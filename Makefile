@@ -23,12 +23,13 @@ CREATE := $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --up
 INSTALL := $(BIN)/python -m pip install --quiet
 endif
 
-.PHONY: help serve test check lint types bench format clean
+.PHONY: help serve test check crash lint types bench format clean
 
 help:
 	@echo "make serve    serve the default model on http://127.0.0.1:8080"
 	@echo "make test     run the whole test suite"
 	@echo "make check    lint, types, tests: what CI runs"
+	@echo "make crash    kill servers at 200 points and random moments (a quarter of an hour)"
 	@echo "make bench    run the benchmarks (minutes)"
 
 serve: $(VENV)/.installed
@@ -45,6 +46,13 @@ lint: $(VENV)/.installed-dev
 
 types: $(VENV)/.installed-dev
 	$(BIN)/basedpyright
+
+# KILLS and SEED choose; the seed is printed, and with it everything that was done.
+KILLS ?= 200
+SEED ?= $(shell date +%s)
+
+crash: $(VENV)/.installed-dev
+	SAMOVAR_CRASH_KILLS=$(KILLS) SAMOVAR_CRASH_SEED=$(SEED) $(BIN)/pytest -v -p no:randomly tests/crash $(ARGS)
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.kernel
