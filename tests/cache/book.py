@@ -37,6 +37,7 @@ class Book(Ear):
     writable: set[Key] = field(default_factory=set)
     since_reset: set[Key] = field(default_factory=set)
     rotten: set[Key] = field(default_factory=set)
+    resets: int = 0
     serial: int = 0
     cleared_at: int = 0
     read_trouble: bool = False
@@ -48,6 +49,7 @@ class Book(Ear):
     def withdrawn(self, key: Key, why: Departure) -> None:
         if why in {"quarantined", "missing"} and not self.read_trouble and not self.rotten:
             self.wrongs.append(f"{key} was {why} without need")
+        self.rotten.discard(key)
         files = self._files()
         for each in [one for one in self.owed | self.durable if covers(key, one)]:
             if not _covered(files, each):
@@ -69,6 +71,7 @@ class Book(Ear):
                 self.lost.add(each)
 
     def reset(self) -> None:
+        self.resets += 1
         self.lost.clear()
         self.since_reset = set()
 
@@ -77,8 +80,9 @@ class Book(Ear):
             return
         key = key_of(message.namespace, message.tokens)
         if _covered(self._files(), key):
-            self.durable.add(key)
             self.lost.discard(key)
+            if not any(covers(bad, key) for bad in self.rotten):
+                self.durable.add(key)
         elif key not in self.left:
             self.wrongs.append(f"{key} is called durable and is not there")
 
@@ -141,7 +145,6 @@ class Book(Ear):
         self.owed = set(self.durable)
         self.left.clear()
         self.lost.clear()
-        self.rotten.clear()
         self.read_trouble = not healthy
 
     def flushed(self, report: FlushReport, owed: set[Key], lost: set[Key], timeout_s: float) -> None:

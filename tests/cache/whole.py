@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from samovar.actors.durability import DirtyCheckpoint
     from samovar.actors.writer import WriteJob
-    from samovar.runtime.kernel import BlockingPool
+    from samovar.runtime.kernel import ActorRef, BlockingPool
     from samovar.storage.container import StoredCheckpoint
     from samovar.storage.directory_figures import Departure, OpenReport, Withdrawal
     from samovar.storage.tokens import TokenIds
@@ -143,6 +143,7 @@ class Whole:
         self.durability = _Durability(self, durability.ref)
         residency = ChildSpec("residency", self._residency, capacity=2048, max_tasks=512)
         self.residency = Residency(residency.ref)
+        self.refs: list[ActorRef[Any]] = [spec.ref for spec in (*writers, *readers, archive, durability, residency)]
         storage = [
             SupervisorSpec("writers", writers, limit=RESTARTS),
             SupervisorSpec("readers", readers, limit=RESTARTS),
