@@ -234,9 +234,9 @@ class Life:
     async def flush(self, timeout_s: float) -> None:
         """Flush as an administrator does."""
         whole = self.whole
+        owed, lost, resets = set(self.book.owed), set(self.book.lost), self.book.resets
         if await self._asked(whole.residency.announce(ASK_S)) is None:
             return
-        owed, lost, resets = set(self.book.owed), set(self.book.lost), self.book.resets
         report = await self._asked(whole.durability.flush(timeout_s))
         if self.book.resets > resets:  # cleared meanwhile: of what was put before, nothing is promised any more
             owed, lost = set(), set()
