@@ -106,6 +106,7 @@ def main() -> None:
     facts = about(options)
     results: dict[str, list[dict[str, object]]] = {}
     for part in options.only.split(","):
+        PATIENCE.left_s = options.patience
         figures = MEASURES[part](options)
         results[part] = [figure.table() for figure in figures]
         print(f"-- {part}")
@@ -125,7 +126,7 @@ def arguments() -> argparse.Namespace:
     whole("--rounds", default=7)
     parser.add_argument("--seconds", type=float, default=10.0, help="length of a window of the loop's lag")
     parser.add_argument(
-        "--patience", type=float, default=0.0, help="seconds to wait for a quiet machine, in all"
+        "--patience", type=float, default=0.0, help="seconds that each part may wait for a quiet machine"
     )
     parser.add_argument("--dir", type=Path, help="where the files are made")
     parser.add_argument("--only", default="", help=f"some of {','.join(PARTS)}")
@@ -134,7 +135,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run, not how fast")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the results there")
     options = parser.parse_args()
-    PATIENCE.left_s = options.patience
     if options.quick:
         options.size_mb, options.files, options.tokens = 64, 500, 4_000
         options.lookups, options.rounds, options.seconds = 300, 3, 2.0

@@ -91,7 +91,7 @@ class Turns:
 
 @dataclass
 class Patience:
-    """How many seconds may still be spent, in all, on waiting until other processes leave the machine."""
+    """How many seconds may still be spent on waiting until other processes leave the machine alone."""
 
     left_s: float = 0.0
 
