@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from samovar.actors.spill_reports import FlushReport
-    from samovar.storage.directory_figures import Departure
+    from samovar.storage.directory_figures import Departure, OpenReport
 
     from .states import Key
     from .whole import Whole
@@ -35,6 +35,7 @@ class Book(Ear):
     left: set[Key] = field(default_factory=set)
     lost: set[Key] = field(default_factory=set)
     writable: set[Key] = field(default_factory=set)
+    left_once: set[Key] = field(default_factory=set)
     since_reset: set[Key] = field(default_factory=set)
     rotten: set[Key] = field(default_factory=set)
     resets: int = 0
@@ -50,6 +51,7 @@ class Book(Ear):
         if why in {"quarantined", "missing"} and not self.read_trouble and not self.rotten:
             self.wrongs.append(f"{key} was {why} without need")
         self.rotten.discard(key)
+        self.left_once.add(key)
         files = self._files()
         for each in [one for one in self.owed | self.durable if covers(key, one)]:
             if not _covered(files, each):
@@ -79,12 +81,21 @@ class Book(Ear):
         if path.endswith("/durability") or not isinstance(message, Persisted):
             return
         key = key_of(message.namespace, message.tokens)
-        if _covered(self._files(), key):
-            self.lost.discard(key)
+        files = self._files()
+        if _covered(files, key):
+            self.lost = {one for one in self.lost if not _covered(files, one)}
             if not any(covers(bad, key) for bad in self.rotten):
                 self.durable.add(key)
-        elif key not in self.left:
-            self.wrongs.append(f"{key} is called durable and is not there")
+        elif not _covered(self.left_once, key):
+            self.wrongs.append(f"{key} is called durable and never was there")
+
+    def opened(self, report: OpenReport) -> None:
+        files = self._files()
+        for each in [one for one in self.owed | self.durable if not _covered(files, one)]:
+            if each in self.durable and not (report.problems or report.failures):
+                self.wrongs.append(f"{each} was not found again")
+            self.durable.discard(each)
+            self.left.add(each)
 
     def _files(self) -> Iterable[Key]:
         assert self.whole is not None

@@ -75,6 +75,9 @@ class Ear:
     def reset(self) -> None:
         """Durability is told to forget everything."""
 
+    def opened(self, report: OpenReport) -> None:
+        """The disk was scanned."""
+
     def message(self, path: str, message: Any) -> None:
         """An actor is about to handle a message."""
 
@@ -117,7 +120,6 @@ class Whole:
         self.disk, self.shape, self.turns, self.ear = disk, shape, turns, ear
         self.gauge = FakeGauge()
         self.borrower = Probe("borrower")
-        self.opened: list[OpenReport] = []
         self.crash_writer = 0
         self.directory: CheckpointDirectory | None = None
         self.residency_actor: ResidencyActor | None = None
@@ -178,7 +180,7 @@ class Whole:
 
     def _archive(self) -> ArchiveActor:
         return ArchiveActor(
-            self._directory, self.pool, lambda: self.residency.ref, self.totals, self.opened.append
+            self._directory, self.pool, lambda: self.residency.ref, self.totals, self.ear.opened
         )
 
     def _directory(self) -> CheckpointDirectory:
