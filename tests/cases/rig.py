@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LIMIT_S = 55.0
+POLL_S = 0.002
 SETTINGS = (
     "server.port=0",
     "server.fault_injection=true",
@@ -177,10 +178,11 @@ class Server:
         return sum(lane["prefilled_tokens"] for lane in await self.part("lanes"))
 
     async def until(self, condition: Callable[[Any], bool], patience_s: float = 15.0) -> Any:
-        """Look at ``/stats`` until the condition holds; return them."""
+        """Look at the figures of ``/stats`` until the condition holds; return them."""
         until_s = asyncio.get_running_loop().time() + patience_s
-        while not condition(stats := await self.stats()):
+        while not condition(stats := await self.tree.serving.stats()):
             assert asyncio.get_running_loop().time() < until_s, f"it never came to that: {stats}"
+            await asyncio.sleep(POLL_S)
         return stats
 
     async def end(self, timeout_s: float = 30.0) -> int:
