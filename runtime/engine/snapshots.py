@@ -14,7 +14,6 @@ import mlx.core as mx
 from ...storage.spec import CheckpointSpec
 from .errors import StateMismatch
 from .layers import codec_of, leaves, nest, signature_of, structure_of
-from .layers.tensors import buffers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +42,8 @@ class MlxCheckpoint:
         self._structure = structure
         self._layers = tuple(layers)
         self._codecs = tuple(codecs)
-        self.held_bytes = sum(buffers(self._tensors()).values())
+        # By their sizes, not by their addresses: asking a GPU's array for one moves it to the host.
+        self.held_bytes = sum(tensor.array.nbytes for tensor in self._tensors())
 
     def segments(self) -> Segments:
         """Return read-only views of all tensors, in the order of the spec."""

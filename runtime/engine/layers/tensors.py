@@ -8,7 +8,6 @@ while an alias keeps what it had and the borrower's next update copies the buffe
 
 from __future__ import annotations
 
-import ctypes
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -114,9 +113,10 @@ class LayerState:
 def settled(array: mx.array) -> mx.array:
     """Return the array's values in C order in a buffer of about their size, lazily; its buffer if it is so.
 
-    A slice of a larger buffer is copied, so that a checkpoint of one row does not keep a whole batch.
+    A slice of a larger buffer is copied, so that a checkpoint of one row does not keep a whole batch. An array
+    without elements stays as it is: evaluating a copy of it ends the process on CUDA.
     """
-    return mx.contiguous(array)
+    return mx.contiguous(array) if array.size else array
 
 
 def held_rows(name: str, array: mx.array | None, runs: Runs) -> HeldTensor:
@@ -155,13 +155,3 @@ def with_capacity(spec: TensorSpec, capacity: int | None) -> TensorSpec:
 def held_in(array: mx.array, spec: TensorSpec, capacity: int | None) -> HeldTensor:
     """Hold a tensor in an array of ``with_capacity``: its rows lead."""
     return HeldTensor(spec.name, array, None if capacity is None else ((0, spec.shape[TOKEN_AXIS]),))
-
-
-def buffers(tensors: Iterator[HeldTensor]) -> dict[int, int]:
-    """Return bytes by address of the buffers that evaluated tensors keep alive, each buffer once."""
-    found: dict[int, int] = {}
-    for tensor in tensors:
-        if tensor.array.nbytes:
-            address = ctypes.addressof(ctypes.c_char.from_buffer(byte_view(tensor.array)))
-            found[address] = tensor.array.nbytes
-    return found
