@@ -113,8 +113,8 @@ class LayerState:
 def settled(array: mx.array) -> mx.array:
     """Return the array's values in C order in a buffer of about their size, lazily; its buffer if it is so.
 
-    A slice of a larger buffer is copied, so that a checkpoint of one row does not keep a whole batch. An array
-    without elements stays as it is: evaluating a copy of it ends the process on CUDA.
+    A slice of a larger buffer is copied, so that a checkpoint of one row does not keep a whole batch. Without
+    elements it stays as it is: evaluating a copy of such an array ends the process on CUDA.
     """
     return mx.contiguous(array) if array.size else array
 
