@@ -109,6 +109,8 @@ class Lender:
         self.gate = RestoreGate(options, counts.cost)
         self._restores = Restores[Take]()
         self._leases: dict[int, _Lent] = {}
+        self.ssd_is_being_cleared = False
+        """While it is, lookups would find what is on its way out."""
 
     @property
     def leases(self) -> int:
@@ -137,6 +139,8 @@ class Lender:
         self._ram.reclaim()
         if self._archive is None or not self._ssd_may_add(take):
             self._settle(pending, None)
+        elif self.ssd_is_being_cleared:
+            self._settle(pending, "cleared")
         elif self._restores.waiting >= self._options.lookups:
             self._settle(pending, "busy")
         else:
@@ -250,11 +254,21 @@ class Lender:
         self._counts.restore_ms_last = restored.elapsed_ms
         self._counts.cost.observe(restored.read_bytes, restored.elapsed_ms / 1000.0, self._ctx.now_s())
         entry = self._ram.publish(restored.checkpoint, restore.entry.id, self._ctx.now_s())
+        if restore.withdrawn:
+            self._ram.withdrawn(entry.tokens, entry.namespace, self._ctx.now_s(), withhold=False)
         if self._archive is not None:
             self._archive.touch(restore.entry.id)
         for pending in restore.waiters.values():
             self._settle(pending, None, restored=entry, restore_ms=restored.elapsed_ms)
         self._ram.reclaim()
+
+    def file_withdrawn(self, tokens: TokenIds, namespace: str) -> None:
+        """Note that a file has gone: what is being read from it is not durable when it comes."""
+        self._restores.withdraw(tokens, namespace)
+
+    def files_uncertain(self) -> None:
+        """Note that nobody knows which files are there: durability, or the archive too, starts anew."""
+        self._restores.withdraw_all()
 
     def _restore_failed(self, restore: Restore[Take], error: Exception | None) -> None:
         """Deal with the file, and let its takes look for another."""

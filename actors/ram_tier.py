@@ -189,9 +189,14 @@ class RamTier:
             entry.withheld_until_s = math.inf
 
     def durability_ended(self, *, restarting: bool) -> None:
-        """Durability has forgotten everything: announce again what is not durable, now or by and by."""
+        """Durability has forgotten everything: announce all of it again, now or by and by.
+
+        Nothing passes for durable until it says so anew: the archive may have restarted with it, found fewer
+        files than there were, and told of none. New versions, since the old ones may be called durable yet.
+        """
         for entry in self.entries:
-            entry.announced = entry.urged = False
+            entry.durable = entry.announced = entry.urged = False
+            entry.version = self._counts.next_version()
         if restarting:
             self.announce(entry for entry in self.entries if entry.withheld_until_s == 0.0)
 

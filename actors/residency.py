@@ -231,6 +231,7 @@ class ResidencyActor(Actor[ResidencyMessage]):
             case Withdrawn():
                 now_s, clearing = self.ctx.now_s(), self._clears > 0
                 self._ram.withdrawn(message.tokens, message.namespace, now_s, withhold=clearing)
+                self._lender.file_withdrawn(message.tokens, message.namespace)
             case _:
                 assert_never(message)
         self._advance_drains()
@@ -276,6 +277,7 @@ class ResidencyActor(Actor[ResidencyMessage]):
             if message.reason != "gone":
                 self.ctx.watch(message.ref)
             self._ram.durability_ended(restarting=message.restarting)
+            self._lender.files_uncertain()
             return
         self._lender.borrower_ended(message.ref)
 
@@ -326,7 +328,7 @@ class ResidencyActor(Actor[ResidencyMessage]):
             self.ctx.reply(message, ClearReport(ram, 0))
             return
         self._ram.withhold_all()
-        self._clears += 1
+        self._count_clears(1)
         answer = self.ctx.defer(message)
         self.ctx.spawn(
             archive.clear(self._options.clear_timeout_s),
@@ -334,11 +336,15 @@ class ResidencyActor(Actor[ResidencyMessage]):
             lambda error: Cleared(answer, ram, 0, error),
         )
 
+    def _count_clears(self, change: int) -> None:
+        self._clears += change
+        self._lender.ssd_is_being_cleared = self._clears > 0
+
     def _reset_durability(self) -> bool:
         return self._durability is None or self._durability.reset() is not False
 
     def _cleared(self, message: Cleared) -> None:
-        self._clears -= 1
+        self._count_clears(-1)
         if message.error is not None:
             message.answer.reject(message.error)
         else:

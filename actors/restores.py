@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ..runtime.kernel import ActorRef, Deferred
     from ..storage.entry import StoredEntry
+    from ..storage.tokens import TokenIds
     from .tiers import Taken
 
 T = TypeVar("T")
@@ -40,13 +41,17 @@ class Pending(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class Restore(Generic[T]):
-    """One read of one file, the room kept free for it, and everybody who waits for it."""
+    """One read of one file, the room kept free for it, and everybody who waits for it.
+
+    ``withdrawn``: the file has left the directory meanwhile.
+    """
 
     id: str
     entry: StoredEntry
     reserved_bytes: int
     waiters: dict[int, Pending[T]] = field(default_factory=dict[int, "Pending[T]"])
     task: asyncio.Task[Any] | None = None
+    withdrawn: bool = False
 
 
 class Restores(Generic[T]):
@@ -103,6 +108,17 @@ class Restores(Generic[T]):
             for pending in restore.waiters.values():
                 pending.restore = None
         return restore
+
+    def withdraw(self, tokens: TokenIds, namespace: str) -> None:
+        """Note that the file of these tokens has left the directory; who reads it may read it to the end."""
+        for restore in self._by_id.values():
+            if restore.entry.tokens == tokens and restore.entry.namespace == namespace:
+                restore.withdrawn = True
+
+    def withdraw_all(self) -> None:
+        """Note that nobody knows which files are there."""
+        for restore in self._by_id.values():
+            restore.withdrawn = True
 
     def leave(self, take_id: int) -> tuple[Pending[T] | None, Restore[T] | None]:
         """Let a take wait no more. Return it, and its restore if nobody is left who wants it."""

@@ -420,6 +420,8 @@ class Driver:
         self.cache.kit.crash_on(self.cache.durability.ref, str)
         self.cache.durability.ref.tell("crash")
         await self.crashed(self.cache.durability.ref)
+        for entry in self.model.entries:
+            entry.durable = False  # until it is said again
 
     async def crashed(self, ref: Any) -> None:
         await self.cache.kit.settle()
