@@ -47,12 +47,13 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/basedpyright
 
-# KILLS and SEED choose; the seed is printed, and with it everything that was done.
-KILLS ?= 200
-SEED ?= $(shell date +%s)
+# The seed is printed, and with it everything can be done again.
+SAMOVAR_CRASH_KILLS ?= 200
+SAMOVAR_CRASH_SEED ?= $(shell date +%s)
 
 crash: $(VENV)/.installed-dev
-	SAMOVAR_CRASH_KILLS=$(KILLS) SAMOVAR_CRASH_SEED=$(SEED) $(BIN)/pytest -v -p no:randomly tests/crash $(ARGS)
+	SAMOVAR_CRASH_KILLS=$(SAMOVAR_CRASH_KILLS) SAMOVAR_CRASH_SEED=$(SAMOVAR_CRASH_SEED) \
+		$(BIN)/pytest -v -p no:randomly tests/crash $(ARGS)
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.kernel
