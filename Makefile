@@ -29,7 +29,7 @@ help:
 	@echo "make serve    serve the default model on http://127.0.0.1:8080"
 	@echo "make test     run the whole test suite"
 	@echo "make check    lint, types, tests: what CI runs"
-	@echo "make crash    kill servers at 200 points and random moments (a quarter of an hour)"
+	@echo "make crash    kill servers at 200 points and random moments (ten minutes)"
 	@echo "make bench    run the benchmarks (minutes)"
 
 serve: $(VENV)/.installed

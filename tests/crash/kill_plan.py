@@ -21,11 +21,11 @@ _STARTING = {
     "sync": (1, 1),
     "rename": (1, 1),
     "sync_folder": (1, 5),
-    "unlink": (1, 2),
+    "unlink": (1, 1),
     "touch": (1, 1),
     "list": (1, 6),
-    "open": (1, 12),
-    "read": (1, 20),
+    "open": (1, 6),
+    "read": (1, 10),
 }
 """Numbers of operations, counted from the start on: most of them are in its recovery."""
 _SERVING = {
@@ -37,7 +37,7 @@ _SERVING = {
     "unlink": (1, 4),
     "touch": (1, 6),
     "open": (1, 8),
-    "read": (1, 24),
+    "read": (1, 12),
 }
 """Numbers of operations, counted from the first chat on."""
 _ONLY_AT_START = frozenset({"list"})
