@@ -53,6 +53,7 @@ class DirtyRecords(Generic[P]):
         self._held = self._covers.held
         self._queue = WriteQueue[P]()
         self._failed: dict[Key, Record[P]] = {}
+        self._crowded: list[Record[P]] = []
 
     # -- what is told -----------------------------------------------------------------------------------
 
@@ -157,6 +158,7 @@ class DirtyRecords(Generic[P]):
         item = attempt.item
         durable = [Version(item.namespace, item.tokens, item.version)]
         durable += self._covers.settle(attempt.record, reusable_from)
+        self._try_crowded()
         self._take_in()
         self._flushed += len(durable)
         return durable
@@ -178,15 +180,23 @@ class DirtyRecords(Generic[P]):
             if self._run and record.run != self._run:
                 self._enqueue(record)  # it was under way when the flush began
             self._covers.rehouse(record, lambda rider: rider.item is not None)
+            if kind == "room" and self._run and self._writing:
+                self._crowded.append(record)  # what is being written may have taken its room
         elif record.dropped and not self._held.known(record.key):
             self._covers.lose(record.key, record.item.version)
+        if kind != "room":
+            self._try_crowded()
         self._take_in()
         return opened
 
     # -- flush ------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> None:
-        """Try every version once from now on, whatever delays it. Until ``end_flush`` none is tried twice."""
+        """Try every version once from now on, whatever delays it.
+
+        Until ``end_flush`` none is tried twice, but one that found no room beside what was being written is
+        tried again when that is done.
+        """
         self._runs += 1
         self._run = self._covers.run = self._runs
         self._flushed = 0
@@ -205,6 +215,7 @@ class DirtyRecords(Generic[P]):
     def end_flush(self) -> None:
         """Go back to the usual retries."""
         self._run = self._covers.run = 0
+        self._crowded.clear()
 
     def lost(self) -> list[Key]:
         """Return the lost prefixes, oldest first."""
@@ -257,6 +268,13 @@ class DirtyRecords(Generic[P]):
     def _requeue(self, records: Iterable[Record[P]]) -> None:
         for record in records:
             if self._run or self._retries(record):
+                self._enqueue(record)
+
+    def _try_crowded(self) -> None:
+        """A write has ended and gives its reservation back: what found no room beside it may try again."""
+        crowded, self._crowded = self._crowded, []
+        for record in crowded:
+            if self._run and self._failed.get(record.key) is record:
                 self._enqueue(record)
 
     def _requeue_due(self, now_s: float) -> None:

@@ -204,3 +204,37 @@ def test_thousands_are_taken_in_and_written() -> None:
         it.announce(dirty(n // 100, n % 100, 7))
     assert it.tally().pending == 3000
     assert len(written(it)) == 3000
+
+
+def test_what_found_no_room_beside_another_write_is_tried_again_in_the_same_flush() -> None:
+    """Found by killing real servers: two writers, a tight cap, one holds the room that the other wants."""
+    it = records(writers=2)
+    it.announce(dirty(1, 1))
+    it.announce(dirty(2))
+    it.begin_flush()
+    first, second = it.next(0.0), it.next(0.0)
+    assert first is not None
+    assert second is not None
+    it.failed(second, "room", 0.0)
+    assert it.next(0.0) is None  # not at once: nothing has changed
+    assert not it.flush_over
+    succeed(it, first)
+    assert not it.flush_over
+    assert written(it) == [[2]]
+    assert it.flush_over
+    assert it.tally().clean
+
+
+def test_without_room_beside_nothing_a_flush_ends_and_says_so() -> None:
+    it = records(writers=2)
+    for ids in ((1, 1), (2,)):
+        it.announce(dirty(*ids))
+    it.begin_flush()
+    first, second = it.next(0.0), it.next(0.0)
+    assert first is not None
+    assert second is not None
+    it.failed(second, "room", 0.0)
+    it.failed(first, "room", 0.0)
+    assert it.next(0.0) is None
+    assert it.flush_over
+    assert it.tally().failed == 2
