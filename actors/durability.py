@@ -187,6 +187,7 @@ class DurabilityActor(Actor[DurabilityMessage]):
         self._lookup_s = options.timeouts.lookup_s
         self._counts = counts
         counts.degraded = False  # an incarnation knows of no failure yet
+        counts.starts += 1
         self._outbox = Outbox(subscriber, OUTBOX_LIMIT)
         breaker = Breaker(options.breaker_failures, lambda n: options.probe.delay_s(n, chance))
         limits = DirtyLimits(len(writers), write_behind=options.write_behind)
@@ -357,13 +358,14 @@ class DurabilityActor(Actor[DurabilityMessage]):
         waiter.answer.reply(report)
 
     def _figures(self) -> DurabilityFigures:
-        tally = self._records.tally()
+        tally, counts = self._records.tally(), asdict(self._counts)
+        del counts["starts"]  # the kernel tells of restarts
         return DurabilityFigures(
             pending_snapshots=tally.pending,
             pending_spills=tally.queued + tally.writing,
             pending_spill_bytes=tally.pending_bytes,
             missing=tally.missing,
-            **asdict(self._counts),
+            **counts,
         )
 
 
@@ -407,7 +409,8 @@ class Durability:
         """Write everything announced, and report: at the end, or after ``timeout_s`` at the latest.
 
         A late report does not stop the writes. Raises AskError: ActorCrashed means that nobody knows, and
-        that residency must announce again before the next flush.
+        that residency must announce again before the next flush. So it must where the report comes from
+        another incarnation (``DurabilityCounts.starts``) than the one that was told before.
         """
         return await self.ref.ask(Flush(timeout_s), timeout_s + ANSWER_S)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from ..actors.requests import Refused
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 ASK_S = 5.0
 STATS_ASK_S = 2.0
 CLEAR_S = 60.0
+FLUSH_TRIES = 3
 NO_DISK = "there is no disk tier (cache.ssd.dir is off)"
 
 
@@ -43,8 +45,8 @@ class TreeCache:
 
     async def flush(self, timeout_s: float) -> FlushReply:
         """Bring everything published so far to disk; without a disk tier say so."""
-        undurable = await self._residency.announce(ASK_S)
         if self._disk is None:
+            undurable = await self._residency.announce(ASK_S)
             return FlushReply(
                 durable=False,
                 flushed=0,
@@ -58,7 +60,20 @@ class TreeCache:
                 elapsed_ms=0.0,
                 reason=NO_DISK,
             )
-        return FlushReply(**asdict(await self._disk.durability.flush(timeout_s)))
+        return await self._flush_disk(self._disk, timeout_s)
+
+    async def _flush_disk(self, disk: DiskTier, timeout_s: float, tries: int = FLUSH_TRIES) -> FlushReply:
+        """Flush; again where durability restarted meanwhile: it may have answered before it was told anew."""
+        loop = asyncio.get_running_loop()
+        begun_s, starts = loop.time(), disk.writes.starts
+        await self._residency.announce(ASK_S)
+        reply = FlushReply(**asdict(await disk.durability.flush(timeout_s)))
+        if not reply.durable or disk.writes.starts == starts:
+            return reply
+        if tries == 1:
+            return replace(reply, durable=False, reason="durability restarts again and again")
+        left_s = max(0.0, timeout_s - (loop.time() - begun_s))
+        return await self._flush_disk(disk, left_s, tries - 1)
 
     async def cache_page(self, tier: TierChoice, offset: int, limit: int) -> CachePage:
         """Return entries, most recently used first."""

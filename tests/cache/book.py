@@ -13,7 +13,7 @@ from .whole import Ear
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from samovar.actors.spill_reports import FlushReport
+    from samovar.runtime.http.cache_serving import FlushReply
     from samovar.storage.directory_figures import Departure, OpenReport
 
     from .states import Key
@@ -42,6 +42,7 @@ class Book(Ear):
     serial: int = 0
     cleared_at: int = 0
     read_trouble: bool = False
+    blind: bool = False
     wrongs: list[str] = field(default_factory=list)
     whole: Whole | None = None
 
@@ -90,6 +91,7 @@ class Book(Ear):
             self.wrongs.append(f"{key} is called durable and never was there")
 
     def opened(self, report: OpenReport) -> None:
+        self.blind = bool(report.failures)
         files = self._files()
         for each in [one for one in self.owed | self.durable if not _covered(files, one)]:
             if each in self.durable and not (report.problems or report.failures):
@@ -158,7 +160,7 @@ class Book(Ear):
         self.lost.clear()
         self.read_trouble = not healthy
 
-    def flushed(self, report: FlushReport, owed: set[Key], lost: set[Key], timeout_s: float) -> None:
+    def flushed(self, report: FlushReply, owed: set[Key], lost: set[Key], timeout_s: float) -> None:
         """Judge the report of a flush that began when ``owed`` was owed and ``lost`` lost."""
         assert report.elapsed_ms <= 1000.0 * (timeout_s + 1.0), report
         assert report.durable == (report.reason is None), report

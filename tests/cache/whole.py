@@ -15,7 +15,9 @@ from samovar.actors.residency import Residency, ResidencyActor
 from samovar.actors.spill_reports import DurabilityCounts
 from samovar.actors.tiers import ResidencyCounts, ResidencyOptions
 from samovar.actors.writer import WriterActor, Writers, checkpoint_writer
+from samovar.runtime.caching import TreeCache
 from samovar.runtime.kernel import ChildSpec, RestartLimit, SupervisorSpec
+from samovar.runtime.tiers import DiskTier, Tiers
 from samovar.storage.directory import CheckpointDirectory
 from samovar.storage.identity import Identity
 from samovar.storage.room import Limits
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 
     from samovar.actors.durability import DirtyCheckpoint
     from samovar.actors.writer import WriteJob
-    from samovar.runtime.kernel import ActorRef, BlockingPool
+    from samovar.runtime.engine.port import TextCodec
+    from samovar.runtime.kernel import ActorRef
     from samovar.storage.container import StoredCheckpoint
     from samovar.storage.directory_figures import Departure, OpenReport, Withdrawal
     from samovar.storage.tokens import TokenIds
@@ -128,7 +131,7 @@ class Whole:
         self.totals = ArchiveTotals()
         self.chance = random.Random(seed)
         self._write = checkpoint_writer(disk, self.clock)
-        self.pool: BlockingPool
+        self.pool = archive_pool()
         self.kit: KitSystem
         self._lay_out()
 
@@ -152,10 +155,15 @@ class Whole:
             archive,
             durability,
         ]
+        tier = SupervisorSpec("storage", storage, strategy="rest_for_one", limit=RESTARTS)
+        disk = DiskTier(
+            ROOT, tier, self.archive, self.readers, self.durability, self.durability_counts, self.pool
+        )
+        self.cache = TreeCache(Tiers(residency, self.residency, disk), (), _no_codec, self.pool)
         self.root = SupervisorSpec(
             "root",
             [
-                SupervisorSpec("storage", storage, strategy="rest_for_one", limit=RESTARTS),
+                tier,
                 SupervisorSpec(
                     "serving", [residency, self.borrower.spec], strategy="rest_for_one", limit=RESTARTS
                 ),
@@ -215,7 +223,6 @@ class Whole:
 
     async def __aenter__(self) -> Self:
         self.disk.hook = self.turns.hook
-        self.pool = archive_pool()
         await self.pool.run(_nothing)  # its thread outlives the tree
         self.kit = KitSystem(self.root, seed=self.chance.randint(0, 1 << 30))
         steering, ear = self.kit._steering, self.ear
@@ -262,6 +269,10 @@ class Whole:
         return sum(
             len(data) for path, data in self.disk.files().items() if path.suffix in {".kv", ".tmp"}
         )  # the quarantine's names end as they did
+
+
+def _no_codec() -> TextCodec:
+    raise AssertionError("nobody renders here")
 
 
 def _nothing() -> None:
