@@ -97,6 +97,7 @@ class Life:
         self.rough = False  # a fault, a crash or a slow disk since the last calm
         self.slow = False
         self.counters: dict[str, float] = {}
+        self.heard: list[str] = []
         self._life = AsyncExitStack()
         self.whole: Whole
 
@@ -128,6 +129,7 @@ class Life:
         self._check_tasks()
         self.leases.clear()
         self._forgive()
+        self.heard += [f"{path} {kind}" for path, kind in self.whole.kit.handled]
         record.stuck.clear()
         await self._life.aclose()
 

@@ -37,6 +37,10 @@ class Driver:
     known: list[Key] = field(default_factory=lambda: [("", (1,))])
     log: list[str] = field(default_factory=list)
 
+    def trace(self) -> list[str]:
+        """Return what was done, and the messages that were handled by it."""
+        return [*self.log, *self.life.heard]
+
     def key(self, *, known: float = 0.15) -> Key:
         """Return a key that goes on from a known one, branches off it, or is one."""
         chance = self.chance
@@ -231,7 +235,7 @@ class Failed(AssertionError):
 
 
 def run(seed: int, steps: int = STEPS) -> list[str]:
-    """Live one life, and return what was done. Raises Failed, which names the seed."""
+    """Live one life, and return what was done and handled. Raises Failed, which names the seed."""
     chance = Random(seed)
     turns = Turns(Random(chance.random()))
     with turns.installed(), asyncio.Runner(loop_factory=lambda: TurnLoop(turns)) as runner:
@@ -246,7 +250,7 @@ def run(seed: int, steps: int = STEPS) -> list[str]:
             turns.abandon()
             done = "\n  ".join(driver.log)
             raise Failed(f"seed {seed} after\n  {done}\n{driver.life.shape}: {error!r}") from error
-    return driver.log
+    return driver.trace()
 
 
 async def _lived(driver: Driver, steps: int) -> None:
@@ -267,7 +271,8 @@ def main(arguments: list[str] | None = None) -> int:
     failed, operations, begun_s = [], 0, time.perf_counter()
     for seed in range(options.first, options.first + options.seeds):
         try:
-            operations += len(run(seed, options.steps))
+            run(seed, options.steps)
+            operations += options.steps
         except Failed:
             failed.append(seed)
             traceback.print_exc()
