@@ -38,6 +38,7 @@ class Book(Ear):
     left_once: set[Key] = field(default_factory=set)
     since_reset: set[Key] = field(default_factory=set)
     rotten: set[Key] = field(default_factory=set)
+    rotten_once: set[Key] = field(default_factory=set)
     resets: int = 0
     serial: int = 0
     cleared_at: int = 0
@@ -49,7 +50,7 @@ class Book(Ear):
     # -- what it is told at the moment it happens. An assertion there would crash an actor: it is kept.
 
     def withdrawn(self, key: Key, why: Departure) -> None:
-        if why in {"quarantined", "missing"} and not self.read_trouble and not self.rotten:
+        if why in {"quarantined", "missing"} and not self.read_trouble and key not in self.rotten_once:
             self.wrongs.append(f"{key} was {why} without need")
         self.rotten.discard(key)
         self.left_once.add(key)
@@ -143,6 +144,7 @@ class Book(Ear):
     def rot(self, key: Key) -> None:
         """A file goes bad: nothing can be expected of it any more."""
         self.rotten.add(key)
+        self.rotten_once.add(key)  # a power loss may bring it back from the quarantine
         gone = {one for one in self.owed | self.durable if covers(key, one)}
         self.durable -= gone
         self.left |= gone

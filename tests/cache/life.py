@@ -73,7 +73,17 @@ ERRNOS = {
 FAULTS = tuple((kind, number) for kind, numbers in ERRNOS.items() for number in numbers)
 READING = {"open", "read"}
 KINDS: dict[str, tuple[type, ...]] = {
-    "serving/residency": (Put, Take, Release, Found, RestoreEnded, Persisted, PersistFailed, Withdrawn, Cleared),
+    "serving/residency": (
+        Put,
+        Take,
+        Release,
+        Found,
+        RestoreEnded,
+        Persisted,
+        PersistFailed,
+        Withdrawn,
+        Cleared,
+    ),
     "storage/durability": (DirtyCheckpoint, Dropped, Urge, Reset, AttemptEnded, Reconciled, Wake),
     "storage/archive": (Find, Covers, Reserve, Commit, Abandon, Quarantine, JobDone, TouchNow),
     "storage/writers/0": (Write, WritesDone),
@@ -238,7 +248,9 @@ class Life:
         whole = self.whole
         owed, lost, resets = set(self.book.owed), set(self.book.lost), self.book.resets
         report = await self._asked(whole.cache.flush(timeout_s))
-        if self.book.resets > resets:  # cleared meanwhile: of what was put before, nothing is promised any more
+        if (
+            self.book.resets > resets
+        ):  # cleared meanwhile: of what was put before, nothing is promised any more
             owed, lost = set(), set()
         if report is not None and whole is self.whole:
             self.book.flushed(report, owed, lost, timeout_s)
@@ -401,7 +413,9 @@ class Life:
         figures = await whole.residency.figures(ASK_S)
         assert figures.leases == len(self.leases), (figures, self.leases)
         assert figures.waiting == figures.restoring == 0, figures
-        self._check_counters(figures, await whole.durability.figures(ASK_S), await whole.archive.figures(ASK_S))
+        self._check_counters(
+            figures, await whole.durability.figures(ASK_S), await whole.archive.figures(ASK_S)
+        )
         self._forgive()
 
     def _check_counters(self, *figures: Any) -> None:
@@ -418,7 +432,9 @@ class Life:
             if hasattr(one, name) and not (name == "missing" and hasattr(one, "spills"))
         }
         for name, count in now.items():
-            assert count >= self.counters.get(name, 0), f"{name} went back from {self.counters[name]} to {count}"
+            assert count >= self.counters.get(name, 0), (
+                f"{name} went back from {self.counters[name]} to {count}"
+            )
         self.counters = now
 
     def _forgive(self) -> None:
@@ -441,7 +457,10 @@ class Life:
         taken = await self.take(prompt)
         assert taken is not None
         told = (prompt, taken, ram, files)
-        if taken.miss_reason in {"no_room", "restore_failed"} or whole.residency_counts.restore_failures > failures:
+        if (
+            taken.miss_reason in {"no_room", "restore_failed"}
+            or whole.residency_counts.restore_failures > failures
+        ):
             assert ram <= taken.length <= max(ram, files), told
             return
         assert taken.length == max(ram, files), told

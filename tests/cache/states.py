@@ -30,7 +30,9 @@ def lowest(key: Key) -> int:
         case "state":
             return len(ids)
         case "late":
-            return min(len(ids), 2 + ids[0])  # grows with nothing: else supersession forgets short ones on purpose
+            return min(
+                len(ids), 2 + ids[0]
+            )  # grows with nothing: else supersession forgets short ones on purpose
         case _:
             return 0
 

@@ -29,7 +29,7 @@ from tests.kit.states import FakeRestorer
 from .states import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from samovar.actors.durability import DirtyCheckpoint
     from samovar.actors.writer import WriteJob
@@ -124,6 +124,7 @@ class Whole:
         self.gauge = FakeGauge()
         self.borrower = Probe("borrower")
         self.crash_writer = 0
+        self.scanned = False
         self.directory: CheckpointDirectory | None = None
         self.residency_actor: ResidencyActor | None = None
         self.durability_actor: DurabilityActor | None = None
@@ -137,7 +138,9 @@ class Whole:
 
     def _lay_out(self) -> None:
         shape = self.shape
-        writers = [ChildSpec(str(n), lambda: WriterActor(self.write), capacity=64) for n in range(shape.writers)]
+        writers = [
+            ChildSpec(str(n), lambda: WriterActor(self.write), capacity=64) for n in range(shape.writers)
+        ]
         self.writers = Writers([spec.ref for spec in writers])
         self.reader_counts = ReaderCounts()
         readers = [ChildSpec(str(n), self._reader, capacity=256) for n in range(shape.readers)]
@@ -148,7 +151,9 @@ class Whole:
         self.durability = _Durability(self, durability.ref)
         residency = ChildSpec("residency", self._residency, capacity=2048, max_tasks=512)
         self.residency = Residency(residency.ref)
-        self.refs: list[ActorRef[Any]] = [spec.ref for spec in (*writers, *readers, archive, durability, residency)]
+        self.refs: list[ActorRef[Any]] = [
+            spec.ref for spec in (*writers, *readers, archive, durability, residency)
+        ]
         storage = [
             SupervisorSpec("writers", writers, limit=RESTARTS),
             SupervisorSpec("readers", readers, limit=RESTARTS),
@@ -187,11 +192,14 @@ class Whole:
         return ReaderActor(FakeRestorer, self.disk, IDENTITY.id, self.reader_counts)
 
     def _archive(self) -> ArchiveActor:
-        return ArchiveActor(
-            self._directory, self.pool, lambda: self.residency.ref, self.totals, self.ear.opened
-        )
+        return ArchiveActor(self._directory, self.pool, lambda: self.residency.ref, self.totals, self._opened)
+
+    def _opened(self, report: OpenReport) -> None:
+        self.scanned = True
+        self.ear.opened(report)
 
     def _directory(self) -> CheckpointDirectory:
+        self.scanned = False
         limits = Limits(self.shape.ssd_bytes, 0.0)
         self.directory = made = CheckpointDirectory(self.disk, ROOT, IDENTITY, limits, self.clock)
         made._stock.withdrawals = _Withdrawals(made._stock.withdrawals, self.ear)
@@ -262,7 +270,8 @@ class Whole:
 
     @property
     def is_open(self) -> bool:
-        return self.directory is not None and self.directory._lock is not None
+        """Whether the present archive has scanned the disk."""
+        return self.scanned and self.directory is not None and self.directory._lock is not None
 
     def kept_bytes(self) -> int:
         """Return the bytes of everything on the disk that counts towards the cap."""
