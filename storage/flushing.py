@@ -227,10 +227,10 @@ class DirtyRecords(Generic[P]):
 
     def tally(self) -> Tally:
         """Return the figures."""
-        run = self._run
+        run, let_go = self._run, [each.item for each in self._writing.values() if self._undecided(each)]
         return Tally(
-            pending=self._held.pending,
-            pending_bytes=self._held.pending_bytes,
+            pending=self._held.pending + len(let_go),
+            pending_bytes=self._held.pending_bytes + sum(item.nbytes for item in let_go),
             queued=sum(1 for record in self._held if record.ticket),
             writing=len(self._writing),
             missing=len(self._covers.lost),
@@ -238,6 +238,11 @@ class DirtyRecords(Generic[P]):
             failed=sum(1 for record in self._failed.values() if run and record.run == run),
             dropped=self._covers.lost.during(run) if run else 0,
         )
+
+    def _undecided(self, attempt: Attempt[P]) -> bool:
+        """Whether an attempt's version was dropped, and is lost unless the attempt makes it."""
+        record = attempt.record
+        return self.current(attempt) and record.dropped and not self._held.known(record.key)
 
     # -- queue ------------------------------------------------------------------------------------------
 

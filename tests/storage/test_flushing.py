@@ -238,3 +238,14 @@ def test_without_room_beside_nothing_a_flush_ends_and_says_so() -> None:
     assert it.next(0.0) is None
     assert it.flush_over
     assert it.tally().failed == 2
+
+
+def test_a_dropped_one_that_is_being_written_is_pending_until_it_is_known() -> None:
+    it = records()
+    it.announce(dirty(1, 2))
+    attempt = it.next(0.0)
+    assert attempt is not None
+    it.drop(attempt.item.tokens, "", 1)
+    assert (it.tally().pending, it.tally().pending_bytes, it.tally().clean) == (1, 2, False)
+    it.failed(attempt, "disk", 0.0)
+    assert (it.tally().pending, it.tally().missing) == (0, 1)
