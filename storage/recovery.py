@@ -111,9 +111,8 @@ class Recovery:
         """Return a folder's files, each under a durable name: a process may have died before its sync."""
         try:
             files = listed_in(self._fs, folder)
-            if files:
-                self._fs.sync_folder(folder)
-            else:
+            self._fs.sync_folder(folder)  # an empty one too: what was removed must not come back
+            if not files:
                 with contextlib.suppress(OSError):
                     self._fs.remove_folder(folder)
         except OSError as error:
