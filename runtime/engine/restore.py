@@ -16,8 +16,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from .errors import StateMismatch
 from .layers import codec_of, leaves, structure_of
-from .layers.blank import blank_arrays
-from .layers.tensors import LayerState, held_in, with_capacity
+from .layers.tensors import LayerState, blank_arrays, held_in, with_capacity
 from .memory import MlxMemoryGauge
 from .snapshots import MlxCheckpoint
 

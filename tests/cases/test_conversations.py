@@ -74,11 +74,6 @@ def test_b001_chats_side_by_side_never_get_each_others_state() -> None:
     assert sum(answer.cached > 0 for chats in found for answer in chats) > 20
 
 
-@pytest.mark.xfail(
-    run=False,
-    reason="hangs in 3 of 8 runs on a busy machine, past every timeout: the lane is in mx.clear_cache,"
-    " a reader in mx.load of a Python file (layers/blank.py); presumably over the GIL",
-)
 def test_b002_what_sank_to_disk_comes_back_to_the_right_chat_amid_other_traffic() -> None:
     """B002: 12 chats, RAM for 2, returning in random order while somebody else fires short prompts."""
     openings = [long(f"{number}: the tale of house {number}.", 700) for number in range(12)]

@@ -24,10 +24,10 @@ from mlx_lm.models.cache import (
 from mlx_lm.models.deepseek_v41 import LayerCache
 from samovar.runtime.engine.errors import StateMismatch, UnknownCache
 from samovar.runtime.engine.layers import codec_of, leaves, nest, signature_of, structure_of
-from samovar.runtime.engine.layers.blank import blank_arrays
 from samovar.runtime.engine.layers.tensors import (
     LayerState,
     alias,
+    blank_arrays,
     byte_view,
     dtype_name,
     held_in,

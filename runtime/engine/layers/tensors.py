@@ -18,7 +18,7 @@ from ....storage.spec import LayerSpec, TensorSpec
 from ..errors import StateMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 TOKEN_AXIS: Final = 2
 """Attention layers hold [1, heads, rows, width], one row a token."""
@@ -108,6 +108,19 @@ class LayerState:
             geometry=dict(self.geometry),
             tensors=tuple(tensor.spec for tensor in self.tensors),
         )
+
+
+def blank_arrays(specs: Sequence[TensorSpec]) -> list[mx.array]:
+    """Return evaluated arrays of these types and shapes, each with a buffer of its own, to be filled.
+
+    On the thread that evaluates; under its stream. They are zeros, although every byte is about to be
+    written: MLX has no allocation without a fill. (Loading a Python file object that leaves the data alone
+    is faster, and deadlocks: MLX's threads then wait for the interpreter's lock while a lane, which has it,
+    waits for MLX.)
+    """
+    arrays = [mx.zeros(spec.shape, mlx_dtype(spec.dtype)) for spec in specs]
+    mx.eval(arrays)  # pyright: ignore[reportUnknownMemberType]
+    return arrays
 
 
 def settled(array: mx.array) -> mx.array:
