@@ -44,6 +44,7 @@ class Book(Ear):
     cleared_at: int = 0
     read_trouble: bool = False
     blind: bool = False
+    faulty: bool = False
     wrongs: list[str] = field(default_factory=list)
     whole: Whole | None = None
 
@@ -95,7 +96,7 @@ class Book(Ear):
         self.blind = bool(report.failures)
         files = self._files()
         for each in [one for one in self.owed | self.durable if not _covered(files, one)]:
-            if each in self.durable and not (report.problems or report.failures):
+            if each in self.durable and not self.faulty:
                 self.wrongs.append(f"{each} was not found again")
             self.durable.discard(each)
             self.left.add(each)
@@ -150,7 +151,7 @@ class Book(Ear):
         self.left |= gone
 
     def restarted(self, whole: Whole, due: set[Key], *, healthy: bool) -> None:
-        """A new process has opened the disk: what was durable is there, unless the cap made it go just now."""
+        """A new process has opened the disk: what was durable is there, or the cap made it go just now."""
         files = whole.files()
         missing = [key for key in due & self.durable if not _covered(files, key)]
         assert not healthy or not missing, f"acknowledged and gone: {missing}"

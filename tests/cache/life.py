@@ -71,6 +71,8 @@ ERRNOS = {
     "make_folder": (errno.ENOSPC, errno.EIO),
 }
 FAULTS = tuple((kind, number) for kind, numbers in ERRNOS.items() for number in numbers)
+LOSING = tuple(one for one in FAULTS if one[0] in {"write", "sync", "rename", "sync_folder", "unlink"})
+"""Those that may lose what was written."""
 READING = {"open", "read"}
 KINDS: dict[str, tuple[type, ...]] = {
     "serving/residency": (
@@ -299,6 +301,7 @@ class Life:
 
         self.faults.append(self.disk.fail_when(strikes, number, times=times))
         self.rough = True
+        self.book.faulty = True
         self.book.read_trouble |= kind in READING
 
     def fill_up(self, free_bytes: int) -> None:
@@ -326,6 +329,7 @@ class Life:
         for fault in self.faults:
             fault.clear()
         self.faults.clear()
+        self.book.faulty = False
         self.disk.capacity_bytes = None
         self.pace(0.0)
         self.shorten(None, None)
@@ -344,9 +348,10 @@ class Life:
     def _failed(self, path: str) -> None:
         """An actor has crashed, at this very moment."""
         self.rough = True
+        if path in {"serving/residency", "serving/borrower"}:  # the latter's leases end, the former's all
+            self.leases.clear()
         if path == "serving/residency":
             self.book.residency_crashed(self.whole)
-            self.leases.clear()
         elif path.startswith("storage/"):  # one that does not come back takes durability along
             self.book.durability_restarted()
 
@@ -461,7 +466,7 @@ class Life:
             taken.miss_reason in {"no_room", "restore_failed"}
             or whole.residency_counts.restore_failures > failures
         ):
-            assert ram <= taken.length <= max(ram, files), told
+            assert taken.length <= max(ram, files), told
             return
         assert taken.length == max(ram, files), told
         assert taken.tier == "ssd" or files <= ram, told

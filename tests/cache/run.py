@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from .life import ACTORS, FAULTS, KINDS, Life
+from .life import ACTORS, FAULTS, KINDS, LOSING, Life
 from .states import NAMESPACES, Key
 from .turns import TurnLoop, Turns
 from .whole import Shape
@@ -146,6 +146,14 @@ class Driver:
     async def clear(self) -> None:
         await self.say(self.chance.choice(["ram", "ssd", "all"]), self.life.clear)  # type: ignore[arg-type]
 
+    async def clear_amid(self) -> None:
+        """Clear while others read and write."""
+        self.life.pace(self.chance.choice([0.0, 0.001, 0.05]))
+        await self.put()
+        await self.take_beside()
+        await self.breathe()
+        await self.clear()
+
     async def close_session(self) -> None:
         await self.life.close_session(self.chance.choice("st"))
 
@@ -153,7 +161,7 @@ class Driver:
         await self.life.press(self.chance.choice([0, 40_000, 1_000_000]))
 
     async def fault(self) -> None:
-        kind, number = self.chance.choice(FAULTS)
+        kind, number = self.chance.choice(self.chance.choice([FAULTS, LOSING]))
         often, times = self.chance.choice([0.3, 1.0]), self.chance.choice([1, 2, None])
         self.log[-1] += f" {kind} {number} {often} {times}"
         self.life.fault(kind, number, often, times)
@@ -178,7 +186,7 @@ class Driver:
         await self.life.crash(which)
 
     async def crash_on(self) -> None:
-        which = self.chance.choice(ACTORS)
+        which = self.chance.choice([one for one in ACTORS if KINDS[one]])
         kind = self.chance.choice(KINDS[which])
         self.log[-1] += f" {which} {kind.__name__}"
         self.life.crash_on(which, kind)
@@ -205,7 +213,7 @@ class Driver:
 WEIGHTS = {
     "put": 30,
     "take": 20,
-    "borrow": 5,
+    "borrow": 7,
     "release": 6,
     "read_your_write": 5,
     "take_beside": 8,
@@ -215,6 +223,7 @@ WEIGHTS = {
     "pass_time": 4,
     "drain": 1,
     "clear": 1.5,
+    "clear_amid": 1.5,
     "close_session": 1,
     "press": 1.5,
     "fault": 4,
@@ -222,11 +231,11 @@ WEIGHTS = {
     "shorten": 1,
     "slow": 3,
     "heal": 3,
-    "crash": 2,
+    "crash": 3,
     "crash_on": 2,
     "crash_writer": 1,
     "rot": 1,
-    "restart": 3,
+    "restart": 4,
 }
 
 

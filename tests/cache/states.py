@@ -18,7 +18,7 @@ STATE_BYTES = 4096
 """Bytes a token, besides its id."""
 RING_TOKENS = 5
 NAMESPACES = ("", "ring", "state", "late")
-"""One for each way of serving: any prefix; any until the ring wraps; only itself; only what is long enough."""
+"""One for each way of serving: any prefix; any until the ring wraps; only itself; what is long enough."""
 
 
 def lowest(key: Key) -> int:

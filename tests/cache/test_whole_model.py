@@ -1,4 +1,4 @@
-"""The whole cache against a naive model: random lives under virtual time on a disk that fails and loses power.
+"""The whole cache against a naive model: random lives in virtual time on a disk that fails and loses power.
 
 ``python -m tests.cache.run --seeds 1000`` runs more of them, and says which seed fails.
 """
