@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from samovar.actors.durability import Persisted
+from samovar.runtime.kernel import Terminated
 
 from .states import covers, held_bytes, key_of, serves
 from .whole import Ear
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from samovar.runtime.http.cache_serving import FlushReply
     from samovar.storage.directory_figures import Departure, OpenReport
@@ -47,6 +48,7 @@ class Book(Ear):
     faulty: bool = False
     wrongs: list[str] = field(default_factory=list)
     whole: Whole | None = None
+    borrower_ended: Callable[[], None] = lambda: None
 
     # -- what it is told at the moment it happens. An assertion there would crash an actor: it is kept.
 
@@ -81,6 +83,8 @@ class Book(Ear):
         self.since_reset = set()
 
     def message(self, path: str, message: Any) -> None:
+        if isinstance(message, Terminated) and message.ref.path == "serving/borrower":
+            self.borrower_ended()
         if path.endswith("/durability") or not isinstance(message, Persisted):
             return
         key = key_of(message.namespace, message.tokens)

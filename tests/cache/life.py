@@ -110,6 +110,8 @@ class Life:
         self.slow = False
         self.counters: dict[str, float] = {}
         self.heard: list[str] = []
+        self.lease_ends = 0
+        self.book.borrower_ended = self._leases_end
         self._life = AsyncExitStack()
         self.whole: Whole
 
@@ -179,7 +181,7 @@ class Life:
 
     async def take(self, prompt: Key, session: str | None = None, *, hold: bool = False) -> Taken | None:
         """Take, check every byte of what is lent, and hold it or give it back."""
-        whole, cleared_at = self.whole, self.book.cleared_at
+        whole, cleared_at, ends = self.whole, self.book.cleared_at, self.lease_ends
         before = dict(whole.ram())
         taken = await self._asked(
             whole.residency.take(TokenIds.of(prompt[1]), prompt[0], session, None, whole.borrower.ref, ASK_S)
@@ -193,7 +195,7 @@ class Life:
             assert isinstance(lent, FakeState)
             self._check_lent(prompt, lent, taken)
             assert self.book.may_lend(key_of(prompt[0], lent.spec.tokens), cleared_at), "lent after a clear"
-            if hold:
+            if hold and ends == self.lease_ends:
                 self.leases[taken.lease.id] = lent
             else:
                 whole.residency.release(taken.lease.id)
@@ -266,7 +268,10 @@ class Life:
                 self.book.residency_crashed(whole)
                 self.book.left |= self.book.owed
             return
-        certain = not self.faults and not (whole.directory and whole.directory.figures().stuck_bytes)
+        stored = whole.directory.figures() if whole.directory is not None else None
+        # What was being written is removed when its writer lets go of it, maybe after the answer.
+        left = stored is None or bool(stored.stuck_bytes or stored.reserved_bytes)
+        certain = not self.faults and not left
         if tier != "ssd":
             self.book.cleared_ram(whole)
         if tier != "ram":
@@ -345,12 +350,15 @@ class Life:
         ref = next(ref for ref in self.whole.refs if ref.path == which)
         self.whole.kit.crash_on(ref, kind, error=InjectedCrash("crashed on purpose"))
 
+    def _leases_end(self) -> None:
+        self.leases.clear()
+        self.lease_ends += 1
+
     def _failed(self, path: str) -> None:
         """An actor has crashed, at this very moment."""
         self.rough = True
-        if path in {"serving/residency", "serving/borrower"}:  # the latter's leases end, the former's all
-            self.leases.clear()
         if path == "serving/residency":
+            self._leases_end()
             self.book.residency_crashed(self.whole)
         elif path.startswith("storage/"):  # one that does not come back takes durability along
             self.book.durability_restarted()

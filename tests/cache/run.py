@@ -185,6 +185,10 @@ class Driver:
             self.life.heal()  # its start may meet faults elsewhere: a start that fails ends the process
         await self.life.crash(which)
 
+    async def crash_borrower(self) -> None:
+        await self.borrow()
+        await self.life.crash("serving/borrower")
+
     async def crash_on(self) -> None:
         which = self.chance.choice([one for one in ACTORS if KINDS[one]])
         kind = self.chance.choice(KINDS[which])
@@ -232,6 +236,7 @@ WEIGHTS = {
     "slow": 3,
     "heal": 3,
     "crash": 3,
+    "crash_borrower": 1,
     "crash_on": 2,
     "crash_writer": 1,
     "rot": 1,
