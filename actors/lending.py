@@ -18,7 +18,7 @@ from .restores import Pending, Restore, Restores
 from .tiers import Lease, Taken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ..runtime.engine.checkpoint import Checkpoint
     from ..runtime.kernel import Context
@@ -99,8 +99,11 @@ class Lender:
         ram: RamTier,
         disk: tuple[ArchivePort, ReadersPort] | None,
         options: ResidencyOptions,
+        *,
         counts: ResidencyCounts,
+        tell_failed: Callable[[StoredEntry, Exception | None], None],
     ) -> None:
+        self._tell_failed = tell_failed
         self._ctx = ctx
         self._ram = ram
         self._archive, self._readers = disk or (None, None)
@@ -277,6 +280,7 @@ class Lender:
                 self._settle(pending, "busy")
             return
         self._counts.restore_failures += 1
+        self._tell_failed(restore.entry, error)
         self._leave_alone(restore.entry, error)
         for pending in restore.waiters.values():
             pending.failed = True

@@ -39,6 +39,8 @@ from .tiers import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..runtime.engine.checkpoint import Checkpoint, MemoryGauge
     from ..storage.entry import StoredEntry
     from ..storage.index import Match
@@ -163,7 +165,10 @@ class _Drain:
 
 
 class ResidencyActor(Actor[ResidencyMessage]):
-    """See the module. ``archive``, ``readers`` and ``durability`` are there together, or none of them."""
+    """See the module. ``archive``, ``readers`` and ``durability`` are there together, or none of them.
+
+    ``failed`` is told of every file that could not be restored, with None for one that holds another prefix.
+    """
 
     def __init__(
         self,
@@ -174,7 +179,9 @@ class ResidencyActor(Actor[ResidencyMessage]):
         options: ResidencyOptions,
         *,
         counts: ResidencyCounts,
+        failed: Callable[[StoredEntry, Exception | None], None] = lambda _entry, _error: None,
     ) -> None:
+        self._failed = failed
         self._archive = archive
         self._readers = readers
         self._durability = durability
@@ -191,7 +198,9 @@ class ResidencyActor(Actor[ResidencyMessage]):
         disk = None
         if self._archive is not None and self._readers is not None:
             disk = self._archive, self._readers
-        self._lending = Lender(self.ctx, self._ram, disk, self._options, self._counts)
+        self._lending = Lender(
+            self.ctx, self._ram, disk, self._options, counts=self._counts, tell_failed=self._failed
+        )
         if self._durability is not None:
             self.ctx.watch(self._durability.ref)
             self._set_tick()
@@ -409,6 +418,7 @@ class ResidencyActor(Actor[ResidencyMessage]):
             restoring=self._lender.restoring,
             undurable=len(undurable),
             undurable_bytes=sum(undurable),
+            withdrawn=sum(1 for entry in entries if entry.withdrawals and not entry.durable),
         )
 
     def check_integrity(self) -> None:

@@ -132,6 +132,7 @@ class ResidencyFigures:
 
     ``hits``: takes that lent something, from either tier; ``hit_tokens`` of ``prompt_tokens`` were lent.
     ``evictions`` made room, ``demotions`` left RAM idle or drained, ``lost`` left it without being durable.
+    ``withdrawn``: entries that were durable and are not any more, since their files have left the disk.
     """
 
     entries: int
@@ -155,6 +156,7 @@ class ResidencyFigures:
     restoring: int
     undurable: int
     undurable_bytes: int
+    withdrawn: int
 
 
 @dataclass(frozen=True, slots=True)

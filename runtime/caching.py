@@ -60,7 +60,15 @@ class TreeCache:
                 elapsed_ms=0.0,
                 reason=NO_DISK,
             )
-        return await self._flush_disk(self._disk, timeout_s)
+        return await self._without_withdrawn(await self._flush_disk(self._disk, timeout_s))
+
+    async def settle(self, timeout_s: float) -> FlushReply | None:
+        """Flush at the end of the process; None without a disk tier.
+
+        What the disk tier let go to make room there does not count: that is its cap at work, and no later end
+        would change it.
+        """
+        return None if self._disk is None else await self._flush_disk(self._disk, timeout_s)
 
     async def _flush_disk(self, disk: DiskTier, timeout_s: float, tries: int = FLUSH_TRIES) -> FlushReply:
         """Flush; again where durability restarted meanwhile: it may have answered before it was told anew."""
@@ -74,6 +82,14 @@ class TreeCache:
             return replace(reply, durable=False, reason="durability restarts again and again")
         left_s = max(0.0, timeout_s - (loop.time() - begun_s))
         return await self._flush_disk(disk, left_s, tries - 1)
+
+    async def _without_withdrawn(self, reply: FlushReply) -> FlushReply:
+        """Take back a "durable" where the disk tier's cap took what was written, then or by this flush."""
+        withdrawn = (await self._residency.figures(ASK_S)).withdrawn if reply.durable else 0
+        if not withdrawn:
+            return reply
+        reason = f"{withdrawn} left the disk again to make room there (cache.ssd.max, free space)"
+        return replace(reply, durable=False, pending=reply.pending + withdrawn, reason=reason)
 
     async def cache_page(self, tier: TierChoice, offset: int, limit: int) -> CachePage:
         """Return entries, most recently used first."""

@@ -57,6 +57,7 @@ PARTS: Final = {
             "restoring",
             "undurable",
             "undurable_bytes",
+            "withdrawn",
         ),
         _same(
             "hits",

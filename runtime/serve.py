@@ -147,13 +147,15 @@ async def _drain(tree: Tree, timeout_s: float) -> bool:
 
 async def _flush(tree: Tree, timeout_s: float) -> bool:
     """Bring what was published to disk. True where there is no disk tier to bring it to."""
-    if tree.cache is None or tree.tiers is None or tree.tiers.disk is None:
+    if tree.cache is None:
         return True
     try:
-        report = await tree.cache.flush(timeout_s)
+        report = await tree.cache.settle(timeout_s)
     except AskError as error:
         _log.error("flush_failed", error=str(error))
         return False
+    if report is None:
+        return True
     figures = {
         "entries": report.entries,
         "flushed": report.flushed,

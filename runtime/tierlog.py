@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from ..actors.spill_reports import SpillNotice
     from ..storage.directory_figures import ForeignFolder, OpenReport
+    from ..storage.entry import StoredEntry
 
 _log = get_logger("samovar.cache")
 
@@ -34,6 +35,7 @@ class LineTierLog:
             entries=report.entries,
             bytes=report.entry_bytes,
             foreign_bytes=foreign_bytes,
+            foreign={each.name: list(each.differs) for each in report.foreign},
             swept=report.swept,
             trimmed=report.trimmed,
         )
@@ -50,6 +52,18 @@ class LineTierLog:
                 foreign={each.name: _foreign(each) for each in report.foreign},
                 mend="samovar cache du; samovar cache clear",
             )
+
+    def restore_failed(self, entry: StoredEntry, error: Exception | None) -> None:
+        """Log which file could not be restored, and why; the request was served without it."""
+        cause = None if error is None else error.__cause__ or error
+        _log.warning(
+            "cache_restore_failed",
+            file=str(entry.path),
+            tokens=len(entry.tokens),
+            error="it holds another prefix than its header says"
+            if cause is None
+            else f"{type(cause).__name__}: {cause}",
+        )
 
     def spill_noticed(self, notice: SpillNotice) -> None:
         """Log that writes fail, or that they work again."""

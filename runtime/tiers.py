@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..actors.writer import WriteJob, WriterMessage
     from ..storage.container import StoredCheckpoint
     from ..storage.directory_figures import OpenReport
+    from ..storage.entry import StoredEntry
     from ..storage.filesystem import Filesystem
     from ..storage.identity import Identity
     from .config import Config
@@ -63,6 +64,10 @@ class TierLog(Protocol):
 
     def directory_opened(self, root: Path, report: OpenReport) -> None:
         """Take what the scan of the SSD directory found."""
+        ...
+
+    def restore_failed(self, entry: StoredEntry, error: Exception | None) -> None:
+        """Take a file that could not be restored; None for one that holds another prefix than it says."""
         ...
 
     def spill_noticed(self, notice: SpillNotice) -> None:
@@ -121,7 +126,15 @@ def build_tiers(
     def actor() -> ResidencyActor:
         if disk is None:
             return ResidencyActor(None, None, None, memory, options, counts=counts)
-        return ResidencyActor(disk.archive, disk.readers, disk.durability, memory, options, counts=counts)
+        return ResidencyActor(
+            disk.archive,
+            disk.readers,
+            disk.durability,
+            memory,
+            options,
+            counts=counts,
+            failed=log.restore_failed,
+        )
 
     spec = ChildSpec("residency", actor, capacity=16 * waiting + 1024, max_tasks=4 * waiting + 256)
     residency.append(spec.ref)

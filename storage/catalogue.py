@@ -49,6 +49,12 @@ class Catalogue:
         with self._lock:
             return self._index.serving(tokens, namespace) is not None
 
+    def longer_covers(self, tokens: TokenIds, namespace: str) -> bool:
+        """Whether a longer entry serves exactly these tokens."""
+        with self._lock:
+            entry = self._index.serving(tokens, namespace)
+            return entry is not None and len(entry.tokens) > len(tokens)
+
     def common_prefix(self, tokens: TokenIds, namespace: str) -> int:
         """Return how many tokens anything stored shares with ``tokens``, usable or not."""
         with self._lock:

@@ -187,12 +187,16 @@ class CheckpointDirectory:
         """Take a published checkpoint into the index; return the entries that it made superfluous.
 
         Those are the one of equal tokens and, if the new one trims, the strict ancestors that it serves;
-        their files are removed. Raises ReservationVoid, and removes the file, when the directory was cleared
-        meanwhile. Blocks.
+        their files are removed. So is the new one's own where a longer one that was faster serves it.
+        Raises ReservationVoid, and removes the file, when the directory was cleared meanwhile. Blocks.
         """
         self._check_open()
         self._reservations.settle(reservation)
         entry = entry_of(reservation.final_path, stored.header.spec, stored.file_bytes, self._next_use_s())
+        if self._entries.longer_covers(entry.tokens, entry.namespace):
+            self._stock.removals.discard(entry.path, entry.file_bytes)
+            self._counts["superseded"] += 1
+            return []
         with contextlib.suppress(OSError):  # the order of use is all that suffers
             self._fs.touch(entry.path, entry.last_used_s)
         replaced = self._entries.add(entry)

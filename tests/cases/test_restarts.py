@@ -123,7 +123,6 @@ def test_b047_two_lanes_that_publish_one_prefix_leave_one_file() -> None:
     run(scenario())
 
 
-@pytest.mark.xfail(strict=True, reason="CheckpointDirectory.commit keeps what is covered already")
 def test_b047_a_prompt_that_is_committed_after_its_reply_is_not_kept_beside_it() -> None:
     """B047: two writers; the longer state is durable first, so the shorter file serves nothing."""
     disk = FaultDisk()
@@ -270,18 +269,7 @@ def test_b035_another_identity_starts_cold_and_leaves_the_old_files_alone(change
     run(scenario())
 
 
-@pytest.mark.parametrize(
-    "cap",
-    [
-        "1100KB",
-        pytest.param(
-            "20GiB",
-            marks=pytest.mark.xfail(
-                strict=True, reason="B035: tierlog names what differs only when the cache is crowded"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("cap", ["1100KB", "20GiB"])
 def test_b035_the_log_names_the_field_that_differs(cap: str) -> None:
     """B035: after a change of the model nothing is found, and an operator can read why."""
 
