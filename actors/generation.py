@@ -205,7 +205,7 @@ class GenerationActor(Actor[LaneMessage]):
     def _keep(self, event: Published, row: StartRow) -> None:
         """Hand a checkpoint to residency before anybody can hear of it: a later take finds it."""
         if self._residency is not None:
-            self._residency.put(event.checkpoint, row.session_id)
+            self._residency.put(event.checkpoint, row.session_id, provisional=event.provisional)
             row.owner.tell(RowPublished(event.id))
 
     def _send(self, command: LaneCommand) -> None:

@@ -1,8 +1,9 @@
 """What RAM holds and what leaves it, in terms of durability: the policy behind ``residency.py``.
 
 An entry is durable, announced (durability brings it to disk), or withheld (not durable and not announced:
-its file was withdrawn again and again, or the SSD tier was cleared; it is announced when it has to go, when a
-flush asks, or when its time has come). No I/O: what it tells durability are messages. Loop thread only.
+it is provisional, its file was withdrawn again and again, or the SSD tier was cleared; it is announced when
+it has to go, when a flush asks, or when its time has come). No I/O: what it tells durability are messages.
+Loop thread only.
 """
 
 from __future__ import annotations
@@ -86,14 +87,20 @@ class RamTier:
 
     # -- change -----------------------------------------------------------------------------------------
 
-    def put(self, checkpoint: Checkpoint, session: str | None, now_s: float) -> None:
-        """Keep a published checkpoint, announce it, and make room."""
+    def put(
+        self, checkpoint: Checkpoint, session: str | None, now_s: float, *, withhold_s: float = 0.0
+    ) -> None:
+        """Keep a published checkpoint, announce it (in ``withhold_s`` if it fits), and make room."""
         length = len(checkpoint.spec.tokens)
         if length == 0 or (session is None and length < self._options.min_tokens):
             return
         entry = Resident(checkpoint, self._counts.next_version(), now_s, durable=False)
         self.entries.put(entry, session)
-        self._announce(entry, urgent=entry.held_bytes > self._options.max_bytes)
+        urgent = entry.held_bytes > self._options.max_bytes
+        if withhold_s and not urgent:
+            entry.withheld_until_s = now_s + withhold_s
+        else:
+            self._announce(entry, urgent=urgent)
         self.reclaim()
 
     def publish(self, checkpoint: Checkpoint, file_id: str, now_s: float) -> Entry:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from ..storage.tokens import TokenIds
     from .tiers import ArchivePort, DurabilityPort, ReadersPort, ResidencyCounts, ResidencyOptions
 
+PROVISIONAL_S: Final = 2.0
+"""How long a provisional checkpoint is not written unless it is asked for: a short reply supersedes it."""
 ADMIN_ASKS: Final = 16
 """How many drains, clears and explanations may be under way, each kind."""
 _take_ids = itertools.count(1)
@@ -54,10 +56,11 @@ _take_ids = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Keep a checkpoint."""
+    """Keep a checkpoint. ``provisional``: another one that may supersede it is to be expected soon."""
 
     checkpoint: Checkpoint
     session: str | None
+    provisional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,11 @@ class Cleared:
 
 
 @dataclass(frozen=True, slots=True)
+class Due:
+    """Something provisional may be written now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time for what nobody asks for: idle entries, announcements that are due."""
 
@@ -151,6 +159,7 @@ ResidencyMessage: TypeAlias = (
     | Explained
     | Cleared
     | Tick
+    | Due
     | Persisted
     | PersistFailed
     | Withdrawn
@@ -218,15 +227,14 @@ class ResidencyActor(Actor[ResidencyMessage]):
             case Release():
                 self._lender.release(message.lease_id)
             case Put():
-                if self._options.max_bytes:
-                    self._ram.put(message.checkpoint, message.session, self.ctx.now_s())
+                self._put(message)
             case Found() | RestoreEnded() | LookAgain():
                 self._lender.hear(message)
             case Persisted() | PersistFailed() | Withdrawn():
                 self._hear_of_files(message)
             case Terminated():
                 self._ended(message)
-            case Tick() | Pressure():
+            case Tick() | Pressure() | Due():
                 self._look_after(message)
             case _:
                 self._administer(message)
@@ -292,15 +300,26 @@ class ResidencyActor(Actor[ResidencyMessage]):
 
     # -- upkeep -----------------------------------------------------------------------------------------
 
+    def _put(self, message: Put) -> None:
+        if not self._options.max_bytes:
+            return
+        now_s = self.ctx.now_s()
+        withhold_s = PROVISIONAL_S if message.provisional else 0.0
+        self._ram.put(message.checkpoint, message.session, now_s, withhold_s=withhold_s)
+        if withhold_s and self._durability is not None:
+            self.ctx.after(withhold_s, Due())
+
     def _set_tick(self) -> None:
         self.ctx.after(self._options.tick_s, Tick())
 
-    def _look_after(self, message: Tick | Pressure) -> None:
+    def _look_after(self, message: Tick | Pressure | Due) -> None:
         if isinstance(message, Pressure):
             self._ram.reclaim()
             return
         now_s = self.ctx.now_s()
         self._ram.announce_due(now_s)
+        if isinstance(message, Due):
+            return
         self._ram.demote_idle(now_s)
         self._advance_drains()
         self._set_tick()
@@ -459,9 +478,13 @@ class Residency:
         """End a lease. Idempotent."""
         self.ref.tell(Release(lease_id))
 
-    def put(self, checkpoint: Checkpoint, session: str | None) -> bool:
-        """Publish a checkpoint. Every take told later sees it. False when it was not taken."""
-        return self.ref.tell(Put(checkpoint, session))
+    def put(self, checkpoint: Checkpoint, session: str | None, *, provisional: bool = False) -> bool:
+        """Publish a checkpoint. Every take told later sees it. False when it was not taken.
+
+        ``provisional``: it goes to disk in PROVISIONAL_S seconds, when it must leave RAM, or with a flush,
+        unless it is superseded before.
+        """
+        return self.ref.tell(Put(checkpoint, session, provisional))
 
     def pressure(self) -> None:
         """Let RAM give up what the engine's memory needs, if it needs any."""

@@ -113,6 +113,7 @@ class Server:
                 if choice["delta"].get("content"):
                     reply.chunks_s.append(time.perf_counter() - asked)
                     reply.text += choice["delta"]["content"]
+        reply.done_s = time.perf_counter() - asked
         connection.close()
         return reply
 
@@ -122,13 +123,14 @@ class Reply:
     """One streamed reply: when its chunks came (seconds after asking), its text and its usage."""
 
     chunks_s: list[float] = field(default_factory=list)
+    done_s: float = 0.0
     text: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ttft_s(self) -> float:
-        """Seconds from asking to the first piece of text."""
-        return self.chunks_s[0]
+        """Seconds from asking to the first piece of text, to the end where there was none."""
+        return self.chunks_s[0] if self.chunks_s else self.done_s
 
     @property
     def decode_tps(self) -> float:
@@ -149,7 +151,7 @@ def text_of(tokens: int, rng: random.Random, texts: list[Path]) -> str:
     if texts:
         book = rng.choice(texts).read_text(errors="replace")
         at = rng.randrange(max(1, len(book) - wanted))
-        return f"{start}: {book[at : at + wanted]}"
+        return f"{start}: {book[at : at + wanted]}\n\nWhat happens here? Answer in two sentences."
     return f"{start}: " + " ".join(rng.choices(WORDS, k=tokens))
 
 
@@ -239,7 +241,7 @@ def cost_without_hits(args: argparse.Namespace, root: Path, texts: list[Path]) -
             reply = server.ask(text_of(600, rng, texts), 48)
             assert reply.usage["prompt_tokens_details"]["cached_tokens"] < 64, reply.reuse
             if turn:  # the first turn warms up
-                times[name].append(reply.chunks_s[-1])
+                times[name].append(reply.done_s)
     on.end(signal.SIGKILL)
     off.end(signal.SIGKILL)
     ratio = statistics.median(a / b for a, b in zip(times["on"], times["off"], strict=True))

@@ -146,7 +146,7 @@ def about(options: argparse.Namespace) -> dict[str, object]:
     names = ("samovar", "numpy", "xxhash", "blake3", "orjson", "uvloop")
     return {
         "benchmark": "storage",
-        "command": " ".join(["python -m benchmarks.storage", *sys.argv[1:]]),
+        "command": " ".join(["python -m benchmarks.storage", *_shown(sys.argv[1:])]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
             "system": platform.platform(),
@@ -158,6 +158,11 @@ def about(options: argparse.Namespace) -> dict[str, object]:
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in names},
     }
+
+
+def _shown(arguments: list[str]) -> list[str]:
+    """Leave folders of this machine out of what is recorded."""
+    return [Path(each).name if "/" in each else each for each in arguments]
 
 
 if __name__ == "__main__":

@@ -102,11 +102,12 @@ class Published:
     """State that others may start from: at the boundary, or at the row's end just before ``Finished``.
 
     Its tokens are exactly those that were fed to the model. Failed and cancelled rows publish at their
-    boundary at most.
+    boundary at most. ``provisional``: the row goes on, and what it publishes at its end may supersede this.
     """
 
     id: str
     checkpoint: Checkpoint
+    provisional: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Publisher:
         """Publish the row's own caches if it has just reached one of its offsets. They must be evaluated."""
         if row.prefilled not in row.publish_at:
             return None
-        return self._published(row, row.caches, row.fed(row.prefilled))
+        return self._published(row, row.caches, row.fed(row.prefilled), provisional=True)
 
     def leave(self, batch: DecodeBatch, row: Row, finished: Finished) -> bool:
         """Take over a row that has just ended; ``settle`` gives its ``finished`` after its state.
@@ -102,5 +102,7 @@ class Publisher:
             ended.append((each.row, [self._published(each.row, each.caches, each.tokens), each.finished]))
         return ended
 
-    def _published(self, row: Row, caches: list[Any], tokens: TokenIds) -> Published:
-        return Published(row.id, snapshot(caches, tokens, row.request.namespace))
+    def _published(
+        self, row: Row, caches: list[Any], tokens: TokenIds, *, provisional: bool = False
+    ) -> Published:
+        return Published(row.id, snapshot(caches, tokens, row.request.namespace), provisional)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from samovar.actors.residency import Put, Release, Take
+from samovar.actors.residency import PROVISIONAL_S, Put, Release, Take
 from samovar.actors.tiers import ResidencyOptions
 from samovar.runtime.engine.checkpoint import MemoryReading
 from samovar.runtime.kernel import ActorCrashed, AskTimeout, InjectedCrash
@@ -561,3 +561,28 @@ async def test_counts_do_not_go_backwards_over_a_restart() -> None:
         after = await cache.residency.figures(1.0)
         assert (after.hits, after.misses, after.hit_tokens, after.prompt_tokens) == (1, 1, 2, 5)
         assert (before.hits, before.misses) == (1, 1)
+
+
+@virtual
+async def test_a_provisional_state_is_written_when_its_time_has_come_unless_it_is_superseded() -> None:
+    async with Cache() as cache:
+        cache.residency.put(checkpoint(1, 2, 3), None, provisional=True)
+        cache.residency.put(checkpoint(7, 8), None, provisional=True)
+        await cache.kit.settle()
+        assert announced(cache) == []
+        await cache.put(checkpoint(1, 2, 3, 4))
+        assert announced(cache) == [[1, 2, 3, 4]]
+        await cache.kit.advance(PROVISIONAL_S)
+        assert announced(cache) == [[7, 8]]
+
+
+@virtual
+async def test_a_flush_does_not_wait_for_what_is_provisional() -> None:
+    async with Cache() as cache:
+        cache.residency.put(checkpoint(1, 2, 3), None, provisional=True)
+        assert await cache.residency.announce(1.0) == 1
+        assert announced(cache) == [[1, 2, 3]]
+
+
+def announced(cache: Cache) -> list[list[int]]:
+    return [dirty.checkpoint.spec.tokens.tolist() for dirty in cache.announced()]

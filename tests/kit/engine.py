@@ -203,13 +203,17 @@ class FakeBackend:
             return [Prefilled(row.request.id, row.prefilled, last + 1)]
         row.ready = True
         progress = Prefilled(row.request.id, last + 1, last + 1)
-        return [progress, *self._published(row.request, row.request.tokens[:-1])] if count else [progress]
+        if not count:
+            return [progress]
+        return [progress, *self._published(row.request, row.request.tokens[:-1], provisional=True)]
 
-    def _published(self, request: RowRequest, tokens: Sequence[int]) -> list[RowEvent]:
+    def _published(
+        self, request: RowRequest, tokens: Sequence[int], *, provisional: bool = False
+    ) -> list[RowEvent]:
         if not request.publish:
             return []
         state = FakeState.of(TokenIds.of(tokens), self._engine.token_bytes, trims=self._engine.trims)
-        return [Published(request.id, state)]
+        return [Published(request.id, state, provisional)]
 
     def figures(self) -> LaneFigures:
         return LaneFigures(
