@@ -113,6 +113,7 @@ def test_every_turn_reuses_the_one_before_and_so_does_a_branch_and_an_edit_falls
     assert text(again) == text(answers[-1])
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"], indirect=True)
 def test_replies_do_not_depend_on_what_ran_before(start: Any) -> None:
     """B019: shared beginnings in any order give what a fresh process gives."""
     prompts = [LONG + tail for tail in (" One.", " Two, then.", "")]
