@@ -61,6 +61,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.storage
+	$(BIN)/python -m benchmarks.lone_restore
 	$(BIN)/python -m benchmarks.restart
 
 format: $(VENV)/.installed-dev
