@@ -9,9 +9,10 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from ..actors.requests import Refused
+from ..actors.spill_reports import FlushReport
 from .engine.errors import EngineError
 from .http.cache_page import page_of
-from .http.cache_serving import CacheCleared, CacheDrained, CacheExplanation, FlushReply
+from .http.cache_serving import CacheExplanation
 from .kernel import AskError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..actors.generation import Lane
     from ..actors.requests import GenerationRequest
+    from ..actors.tiers import ClearReport, DrainReport
     from .engine.port import TextCodec
     from .http.cache_serving import CachePage, TierChoice
     from .kernel import BlockingPool
@@ -43,11 +45,11 @@ class TreeCache:
         self._codec = codec
         self._pool = pool
 
-    async def flush(self, timeout_s: float) -> FlushReply:
+    async def flush(self, timeout_s: float) -> FlushReport:
         """Bring everything published so far to disk; without a disk tier say so."""
         if self._disk is None:
             undurable = await self._residency.announce(ASK_S)
-            return FlushReply(
+            return FlushReport(
                 durable=False,
                 flushed=0,
                 missing=0,
@@ -62,7 +64,7 @@ class TreeCache:
             )
         return await self._without_withdrawn(await self._flush_disk(self._disk, timeout_s))
 
-    async def settle(self, timeout_s: float) -> FlushReply | None:
+    async def settle(self, timeout_s: float) -> FlushReport | None:
         """Flush at the end of the process; None without a disk tier.
 
         What the disk tier let go to make room there does not count: that is its cap at work, and no later end
@@ -70,12 +72,12 @@ class TreeCache:
         """
         return None if self._disk is None else await self._flush_disk(self._disk, timeout_s)
 
-    async def _flush_disk(self, disk: DiskTier, timeout_s: float, tries: int = FLUSH_TRIES) -> FlushReply:
+    async def _flush_disk(self, disk: DiskTier, timeout_s: float, tries: int = FLUSH_TRIES) -> FlushReport:
         """Flush; again where durability restarted meanwhile: it may have answered before it was told anew."""
         loop = asyncio.get_running_loop()
         begun_s, starts = loop.time(), disk.writes.starts
         await self._residency.announce(ASK_S)
-        reply = FlushReply(**asdict(await disk.durability.flush(timeout_s)))
+        reply = await disk.durability.flush(timeout_s)
         if not reply.durable or disk.writes.starts == starts:
             return reply
         if tries == 1:
@@ -83,7 +85,7 @@ class TreeCache:
         left_s = max(0.0, timeout_s - (loop.time() - begun_s))
         return await self._flush_disk(disk, left_s, tries - 1)
 
-    async def _without_withdrawn(self, reply: FlushReply) -> FlushReply:
+    async def _without_withdrawn(self, reply: FlushReport) -> FlushReport:
         """Take back a "durable" where the disk tier's cap took what was written, then or by this flush."""
         withdrawn = (await self._residency.figures(ASK_S)).withdrawn if reply.durable else 0
         if not withdrawn:
@@ -97,10 +99,9 @@ class TreeCache:
         ssd = () if tier == "ram" or self._disk is None else await self._disk.archive.entries(ASK_S)
         return page_of(ram, ssd, tier, offset=offset, limit=limit, now_s=time.time())
 
-    async def clear_cache(self, tier: TierChoice) -> CacheCleared:
+    async def clear_cache(self, tier: TierChoice) -> ClearReport:
         """Empty a tier or both."""
-        report = await self._residency.clear(tier, CLEAR_S)
-        return CacheCleared(report.ram, report.ssd)
+        return await self._residency.clear(tier, CLEAR_S)
 
     async def explain(self, request: GenerationRequest) -> CacheExplanation | Refused:
         """Say what a request would reuse."""
@@ -126,10 +127,9 @@ class TreeCache:
             prefill_ms=1e3 * would_save / rate if rate else None,
         )
 
-    async def drain_cache(self, timeout_s: float) -> CacheDrained:
+    async def drain_cache(self, timeout_s: float) -> DrainReport:
         """Demote what is or becomes durable."""
-        report = await self._residency.drain(timeout_s)
-        return CacheDrained(report.demoted, report.remaining, report.remaining_bytes)
+        return await self._residency.drain(timeout_s)
 
     async def close_session(self, session_id: str) -> bool:
         """Forget a session."""

@@ -11,26 +11,11 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from ...actors.requests import GenerationRequest, Refused
+    from ...actors.spill_reports import FlushReport
+    from ...actors.tiers import ClearReport, DrainReport
 
 Tier: TypeAlias = Literal["ram", "ssd"]
 TierChoice: TypeAlias = Literal["ram", "ssd", "all"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlushReply:
-    """The outcome of a flush (INTERFACE §4). ``reason`` says why it is not durable; None when it is."""
-
-    durable: bool
-    flushed: int
-    missing: int
-    pending: int
-    pending_bytes: int
-    dropped: int
-    failed: int
-    entries: int
-    longest_durable_prefix_tokens: int
-    elapsed_ms: float
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,23 +48,6 @@ class CachePage:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CacheCleared:
-    """How many entries each tier let go."""
-
-    ram: int
-    ssd: int
-
-
-@dataclass(frozen=True, slots=True)
-class CacheDrained:
-    """``demoted`` entries left RAM; ``remaining`` could not: lent, not durable, or nowhere to go."""
-
-    demoted: int
-    remaining: int
-    remaining_bytes: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheExplanation:
     """What a request would reuse if it came now. Nothing is lent, read or generated for it.
@@ -107,7 +75,7 @@ class CacheExplanation:
 class CacheServing(Protocol):
     """The cache of both tiers. Methods that wait raise an AskError: a retryable one becomes 503."""
 
-    async def flush(self, timeout_s: float) -> FlushReply:
+    async def flush(self, timeout_s: float) -> FlushReport:
         """Bring everything published so far to disk. Never raises for a slow or failing disk, but reports."""
         ...
 
@@ -115,7 +83,7 @@ class CacheServing(Protocol):
         """Return ``limit`` entries from ``offset`` on."""
         ...
 
-    async def clear_cache(self, tier: TierChoice) -> CacheCleared:
+    async def clear_cache(self, tier: TierChoice) -> ClearReport:
         """Let every entry of a tier go; requests that run keep what they have. SSD: of this model only."""
         ...
 
@@ -123,7 +91,7 @@ class CacheServing(Protocol):
         """Return what ``request`` would reuse; Refused where its prompt cannot be made."""
         ...
 
-    async def drain_cache(self, timeout_s: float) -> CacheDrained:
+    async def drain_cache(self, timeout_s: float) -> DrainReport:
         """Demote everything that is or becomes durable and free its RAM. Without SSD nothing leaves."""
         ...
 

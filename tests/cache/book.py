@@ -14,7 +14,7 @@ from .whole import Ear
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from samovar.runtime.http.cache_serving import FlushReply
+    from samovar.actors.spill_reports import FlushReport
     from samovar.storage.directory_figures import Departure, OpenReport
 
     from .states import Key
@@ -167,7 +167,7 @@ class Book(Ear):
         self.lost.clear()
         self.read_trouble = not healthy
 
-    def flushed(self, report: FlushReply, owed: set[Key], lost: set[Key], timeout_s: float) -> None:
+    def flushed(self, report: FlushReport, owed: set[Key], lost: set[Key], timeout_s: float) -> None:
         """Judge the report of a flush that began when ``owed`` was owed and ``lost`` lost."""
         assert report.elapsed_ms <= 1000.0 * (timeout_s + 1.0), report
         assert report.durable == (report.reason is None), report

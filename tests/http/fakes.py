@@ -13,15 +13,14 @@ from typing import Any, TypeVar
 import aiohttp
 import uvloop
 from samovar.actors.requests import NO_REUSE, Admission, Admitted, GenerationRequest, PrefixReuse, Refused
+from samovar.actors.spill_reports import FlushReport
 from samovar.actors.stream import RequestStream
+from samovar.actors.tiers import ClearReport, DrainReport
 from samovar.runtime.engine.port import Cancelled, Delta, Finished, ModelInfo, Prefilled, TokenLogprob
 from samovar.runtime.http.cache_serving import (
-    CacheCleared,
-    CacheDrained,
     CacheEntry,
     CacheExplanation,
     CachePage,
-    FlushReply,
     TierChoice,
 )
 from samovar.runtime.http.options import HttpOptions
@@ -161,7 +160,7 @@ def entry(number: int = 0, **fields: Any) -> CacheEntry:
     return CacheEntry(**known | fields)
 
 
-DURABLE = FlushReply(
+DURABLE = FlushReport(
     durable=True,
     flushed=2,
     missing=0,
@@ -172,6 +171,7 @@ DURABLE = FlushReply(
     entries=5,
     longest_durable_prefix_tokens=812,
     elapsed_ms=12.5,
+    reason=None,
 )
 EXPLANATION = CacheExplanation(
     prompt_tokens=900,
@@ -192,7 +192,7 @@ EXPLANATION = CacheExplanation(
 class FakeCache:
     """A cache that answers what it was given and remembers what it was asked. ``error`` is raised instead."""
 
-    flushed: FlushReply = DURABLE
+    flushed: FlushReport = DURABLE
     held: Sequence[CacheEntry] = ()
     explanation: CacheExplanation | Refused = EXPLANATION
     sessions: set[str] = field(default_factory=set)
@@ -204,7 +204,7 @@ class FakeCache:
         if self.error is not None:
             raise self.error
 
-    async def flush(self, timeout_s: float) -> FlushReply:
+    async def flush(self, timeout_s: float) -> FlushReport:
         self._note("flush", timeout_s)
         return self.flushed
 
@@ -213,17 +213,17 @@ class FakeCache:
         held = [item for item in self.held if tier in {"all", item.tier}]
         return CachePage(tuple(held[offset : offset + limit]), len(held), sum(item.bytes for item in held))
 
-    async def clear_cache(self, tier: TierChoice) -> CacheCleared:
+    async def clear_cache(self, tier: TierChoice) -> ClearReport:
         self._note("clear", tier)
-        return CacheCleared(3 if tier != "ssd" else 0, 4 if tier != "ram" else 0)
+        return ClearReport(3 if tier != "ssd" else 0, 4 if tier != "ram" else 0)
 
     async def explain(self, request: GenerationRequest) -> CacheExplanation | Refused:
         self._note("explain", request.messages, request.session_id)
         return self.explanation
 
-    async def drain_cache(self, timeout_s: float) -> CacheDrained:
+    async def drain_cache(self, timeout_s: float) -> DrainReport:
         self._note("drain", timeout_s)
-        return CacheDrained(7, 1, 2048)
+        return DrainReport(7, 1, 2048)
 
     async def close_session(self, session_id: str) -> bool:
         self._note("close", session_id)
