@@ -196,7 +196,7 @@ class Ssd:
     layout: str = key(Choice(("whole", "blocks", "delta")), "whole", "How a checkpoint lies on disk.")
     writers: int = key(Int(1, 64), 2, "Threads that write.")
     readers: int = key(Int(1, 64), 2, "Threads that restore.")
-    restore_min_tokens: int = key(Int(1, 2**24), 256, "Shortest prefix worth a restore.")
+    restore_min_tokens: int = key(Int(1, 2**24), 32, "Shortest prefix worth a restore.")
 
     @property
     def enabled(self) -> bool:

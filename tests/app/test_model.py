@@ -82,6 +82,30 @@ def test_a_second_start_converts_nothing_again(default_model_dir: Path) -> None:
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
+def test_a_short_question_comes_back_from_disk_after_sigkill_with_the_settings_as_they_are(
+    tmp_path: Path, default_model_dir: Path
+) -> None:
+    def ask(process: ServerProcess) -> tuple[str, str, int]:
+        status, body = process.chat(CAPITAL, max_tokens=16)
+        assert status == 200
+        own = body["usage"]["samovar"]
+        assert own["cached_tokens"] in {0, body["usage"]["prompt_tokens"] - 1}
+        return body["choices"][0]["message"]["content"], own["tier"], own["cached_tokens"]
+
+    ssd = ("--ssd", os.fspath(tmp_path / "kv"))
+    with serve(*ssd) as process:
+        text, tier, _ = ask(process.wait_ready())
+        assert tier == "none"
+        again = ask(process)
+        assert again[:2] == (text, "ram")
+        status, report = process.call("POST", "/admin/cache/flush")
+        assert (status, report["durable"]) == (200, True)
+        process.signal(signal.SIGKILL)
+        process.end()
+    with serve(*ssd) as process:
+        assert ask(process.wait_ready()) == (text, "ssd", again[2])
+
+
 def test_an_unreadable_model_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with serve(str(tmp_path)) as process:
