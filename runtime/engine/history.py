@@ -141,8 +141,7 @@ class TokenHistory:
             return
         for known in reversed(self._entries):
             if _continues(known.tokens, tokens):
-                self._entries.remove(known)
-                self._entries.append(known)
+                self._refresh(known, tokens)
                 return
         if int(_ids(tokens).max()) >= len(self._pieces):
             self._dropped += 1  # the tokenizer does not know what it says
@@ -160,6 +159,15 @@ class TokenHistory:
         while self._size_bytes > self._max_bytes or len(self._entries) > self._max_entries:
             self._remove(self._entries[0])
             self._dropped += 1
+
+    def _refresh(self, known: Seen, tokens: TokenIds) -> None:
+        """Make ``known`` the last used one; where ``tokens``, which it continues, end, it can be cut."""
+        self._remove(known)
+        if not known.may_be_cut_after(len(tokens)):
+            self._decoded += 1
+            known = known.with_cuts_of(seen(tokens, self._pieces, self._added[_ids(tokens)]))
+        self._entries.append(known)
+        self._size_bytes += known.size_bytes
 
     def _remove(self, entry: Seen) -> None:
         self._entries.remove(entry)

@@ -64,6 +64,10 @@ class Seen:
             cut -= 1
         return None
 
+    def may_be_cut_after(self, tokens: int) -> bool:
+        """Whether there is a cut after that many tokens."""
+        return bool(np.isin(tokens, self.cut_tokens))
+
     def with_cuts_of(self, shorter: Seen) -> Seen:
         """Return this with the places to cut of a sequence that it continues, its end among them."""
         if not self.text.startswith(shorter.text):

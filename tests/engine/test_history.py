@@ -172,10 +172,10 @@ def test_equal_history_is_refreshed_without_decoding() -> None:
     ids = [*letters("hel"), END]
     memory = remembered(ids, [*letters("other"), END], max_entries=2)
     recalled(memory, "x")
-    for again in (ids, ids[:2]):
+    for again, decoded in ((ids, 2), (ids[:2], 3), (ids[:2], 3), (ids, 3)):
         memory.remember(TokenIds.of(again))
         recalled(memory, "x")
-    assert memory.figures().decoded == 2
+        assert memory.figures().decoded == decoded  # the third is a beginning, taken in once
     memory.remember(TokenIds.of([*letters("third"), END]))
     assert recalled(memory, "hel<end>") == (ids, 8)  # the other one had to go
     assert recalled(memory, "other<end>") is None
@@ -228,6 +228,14 @@ def test_seeding_looks_only_at_what_fits() -> None:
     memory = history(max_bytes=600)
     memory.seed(TokenIds.of([*letters(word * 20), END]) for word in ("one", "two"))
     assert memory.figures().decoded == 1
+
+
+def test_a_sequence_that_a_longer_one_continues_ends_where_it_can_be_cut() -> None:
+    for sequences in ([letters("hh"), letters("h")], [letters("h"), letters("hh")]):
+        memory = remembered(*sequences)
+        assert recalled(memory, "h", always) == (letters("h"), 1)
+        assert recalled(memory, "hh", always) == (letters("hh"), 2)
+        assert memory.figures().entries == 1
 
 
 def test_threads_remember_while_others_recall() -> None:
