@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from samovar.runtime.app import build_tree
 from samovar.runtime.config import load
 from samovar.runtime.engine.port import (
+    AtWork,
     Cancelled,
     Delta,
     Finished,
@@ -72,6 +73,11 @@ class PacedBackend:
     def busy(self) -> bool:
         """Whether there is a row."""
         return bool(self._rows or self._gone)
+
+    @property
+    def at_work(self) -> AtWork:
+        """All rows."""
+        return AtWork("step", frozenset(self._rows))
 
     def step(self) -> list[RowEvent]:
         """Wait for the step's time and give every row its word."""

@@ -20,7 +20,7 @@ from mlx_lm.utils import maybe_set_recommended_wired_limit
 from .batch import DecodeBatch
 from .batchable import always_trims, require_batching
 from .pace import ChunkSizer, RateWindow, StepMeter
-from .port import Delta, LaneFigures, TokenLogprob
+from .port import AtWork, Delta, LaneFigures, TokenLogprob
 from .prefill import PrefillPass, PrefillQueue, launch_pass
 from .publishing import Publisher
 from .rows import DETOKENIZER_ERRORS, Refusal, admit
@@ -139,6 +139,11 @@ class MlxBackend:
     def busy(self) -> bool:
         """Whether rows are left or events are still to be handed out."""
         return bool(self._rows or self._outbox)
+
+    @property
+    def at_work(self) -> AtWork:
+        """All rows: a failing step does not say yet which of them it was about."""
+        return AtWork("step", frozenset(self._rows))
 
     def step(self) -> list[RowEvent]:
         """Do one decode step and/or one prefill pass; see the module's docstring for the order."""

@@ -10,6 +10,7 @@ EngineError
 ├── StateError               a KV state that cannot be kept, lent or restored
 │   ├── UnknownCache         a cache class without a signature
 │   └── StateMismatch        a stored state that this model's caches cannot hold
+├── LaneStepFailed           a step of a lane raised; says in which phase and for which rows
 ├── TemplateError            the chat template refused the messages
 └── PromptError              a prompt the model cannot take (empty, beyond the context)
 """
@@ -75,6 +76,17 @@ class StateMismatch(StateError):
     """A stored state does not fit the caches of the model at hand."""
 
     code = "state_mismatch"
+
+
+class LaneStepFailed(EngineError):
+    """A step of a lane raised; the cause is chained. ``rows`` are those it was working on: the suspects."""
+
+    code = "lane_step_failed"
+
+    def __init__(self, phase: str, rows: frozenset[str], cause: BaseException) -> None:
+        super().__init__(f"{phase} failed: {type(cause).__name__}: {cause}")
+        self.phase = phase
+        self.rows = rows
 
 
 class TemplateError(EngineError):

@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from .errors import LaneStepFailed
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -64,8 +66,8 @@ class CommandPort(Protocol):
 def run_lane(backend: LaneBackend, port: CommandPort, opened: Callable[[ModelInfo], None]) -> None:
     """Open ``backend``, say so, and serve commands until told to stop. The lane's thread only.
 
-    Whatever the backend raises leaves through here and is a crash of the lane; its last figures go out
-    before it. The backend is closed on every path.
+    Whatever the backend raises leaves through here and is a crash of the lane, out of a step as
+    LaneStepFailed; its last figures go out before it. The backend is closed on every path.
     """
     try:
         opened(backend.open())
@@ -84,13 +86,22 @@ def _serve(backend: LaneBackend, port: CommandPort) -> None:
             _obey(backend, command)
         if not backend.busy:
             continue
-        events = backend.step()
+        events = _stepped(backend)
         now_s = time.monotonic()
         send_figures = now_s >= figures_due_s or not backend.busy
         if send_figures:
             figures_due_s = now_s + FIGURES_EVERY_S
         if events or send_figures:
             port.emit([Step(tuple(events), backend.figures() if send_figures else None)])
+
+
+def _stepped(backend: LaneBackend) -> list[RowEvent]:
+    """Do a step; what it raises comes out with the rows that it was about."""
+    try:
+        return backend.step()
+    except Exception as error:
+        work = backend.at_work
+        raise LaneStepFailed(work.phase, work.rows, error) from error
 
 
 def _obey(backend: LaneBackend, command: LaneCommand) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint, Prefix
 
 FinishReason: TypeAlias = Literal["stop", "length"]
+Phase: TypeAlias = Literal["prefill", "join", "decode", "extract", "publish", "step"]
+"""What a lane was doing: ``step`` where that is not known more exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,17 @@ class RowRequest:
     """One request as a lane sees it.
 
     ``tokens`` is the whole prompt (at least one id). ``stop`` holds strings; none of them, nor text
-    behind them, is ever emitted. ``top_logprobs`` is None for no logprobs, else 0 to 20 alternatives.
+    behind them, is ever emitted; ``stop_tokens`` end the row as the model's end tokens do.
+    ``top_logprobs`` is None for no logprobs, else 0 to 20 alternatives.
 
-    ``prefix`` is state to start from, at most all but the last token of the prompt. With ``publish`` the row
-    publishes checkpoints under ``namespace``: one at ``boundary`` tokens (the part of the prompt that later
-    turns will render again; 0 for none) if that much is prefilled here, and one at its end.
+    ``emitted`` are the tokens that an earlier lane had emitted for this request before it was lost. The row
+    goes on behind them exactly as it would have: state, position of chance, penalties, held-back text, stop
+    strings and ``max_tokens`` all count them, no event repeats them, and ``Finished`` counts them as
+    completion. A row that they complete already ends at once.
+
+    ``prefix`` is state to start from, at most all but the last token of prompt and ``emitted``. With
+    ``publish`` the row publishes checkpoints under ``namespace``: one at ``boundary`` tokens (the part of the
+    prompt that later turns will render again; 0 for none) if that much is prefilled here, and one at its end.
     """
 
     id: str
@@ -63,6 +71,8 @@ class RowRequest:
     boundary: int = 0
     publish: bool = False
     namespace: str = ""
+    emitted: tuple[int, ...] = ()
+    stop_tokens: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +156,11 @@ Terminal: TypeAlias = Finished | Cancelled | Failed
 
 @dataclass(frozen=True, slots=True)
 class LaneFigures:
-    """What a backend did so far. Counters never go backwards while the backend is open."""
+    """What a backend did so far. Counters never go backwards while the backend is open.
+
+    ``solo_rows``: rows now that decode by themselves because a layer of theirs cannot share a batch.
+    ``failed_publications``: states that could not be kept; their rows ended well all the same.
+    """
 
     rows: int = 0
     prefilling: int = 0
@@ -158,6 +172,16 @@ class LaneFigures:
     step_ms_p99: float = 0.0
     decode_tps: float = 0.0
     prefill_tps: float = 0.0
+    solo_rows: int = 0
+    failed_publications: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AtWork:
+    """What a backend is doing at the moment and for which rows: the suspects if it fails."""
+
+    phase: Phase
+    rows: frozenset[str]
 
 
 class Detokenizer(Protocol):
@@ -215,11 +239,30 @@ class TextCodec(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class KvCost:
+    """Bytes that one row's state takes, capacity and padding left out (REQUIREMENTS C3).
+
+    ``token_bytes`` for every token, ``fixed_bytes`` whatever the length (recurrent layers), and for each of
+    ``windows`` (tokens, bytes a token) no more than the window's tokens.
+    """
+
+    token_bytes: float = 0.0
+    fixed_bytes: int = 0
+    windows: tuple[tuple[int, float], ...] = ()
+
+    def bytes_for(self, tokens: int) -> int:
+        """Return the bytes of a row after ``tokens`` tokens."""
+        capped = sum(min(tokens, window) * each for window, each in self.windows)
+        return self.fixed_bytes + round(tokens * self.token_bytes + capped)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What the rest of the system may know of a loaded model.
 
     ``trims``: whether every state of it can be shortened, so that one checkpoint serves all its prefixes.
-    ``layers``: how many cache layers it has of each signature.
+    ``layers``: how many cache layers it has of each signature, under ``scheme``. ``kv``: what a row's state
+    costs.
     """
 
     id: str
@@ -230,12 +273,15 @@ class ModelInfo:
     created_s: int
     trims: bool = True
     layers: Mapping[str, int] = field(default_factory=dict[str, int])
+    scheme: str = "bf16"
+    kv: KvCost = KvCost()
 
 
 class LaneBackend(Protocol):
     """One running batch over one model. Every method runs on the lane's own pinned thread.
 
-    An exception out of any method is a crash of the lane; trouble with one row is a ``Failed`` event.
+    An exception out of any method is a crash of the lane; trouble with one row is a ``Failed`` event. State
+    that cannot be published (no memory, say) costs the row nothing but that.
     """
 
     def open(self) -> ModelInfo:
@@ -257,6 +303,11 @@ class LaneBackend(Protocol):
     @property
     def busy(self) -> bool:
         """Whether ``step`` has something to do."""
+        ...
+
+    @property
+    def at_work(self) -> AtWork:
+        """What ``step`` was doing when it last returned or raised."""
         ...
 
     def figures(self) -> LaneFigures:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from samovar.actors.requests import Refused
 from samovar.actors.scheduler import Submit
-from samovar.runtime.engine.errors import ModelUnreadable
+from samovar.runtime.engine.errors import LaneStepFailed, ModelUnreadable
 from samovar.runtime.engine.port import Cancelled, Failed, Finished, Prefilled
 from samovar.runtime.kernel import ActorCrashed, AskTimeout, InjectedCrash, StartFailed
 
@@ -159,7 +159,7 @@ async def test_a_lane_crash_reaches_every_client_it_touched_and_no_other() -> No
         engine.gated = False
         assert isinstance((await drain(await queued))[-1], Finished)
         await tree.kit.settle()
-        failure = tree.kit.failure("lanes/0", RuntimeError)
+        failure = tree.kit.failure("lanes/0", LaneStepFailed)
         assert failure.incarnation == 1
         assert (engine.opened, engine.closed) == (2, 1)
         assert (await tree.scheduler.figures(1.0)).failed == 2

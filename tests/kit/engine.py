@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from samovar.runtime.engine.checkpoint import MemoryReading
 from samovar.runtime.engine.errors import TemplateError
 from samovar.runtime.engine.port import (
+    AtWork,
     Cancelled,
     Delta,
     Failed,
@@ -156,6 +157,10 @@ class FakeBackend:
     @property
     def busy(self) -> bool:
         return bool(self._rows or self._cancelled)
+
+    @property
+    def at_work(self) -> AtWork:
+        return AtWork("step", frozenset(self._rows))
 
     def step(self) -> list[RowEvent]:
         events: list[RowEvent] = [Cancelled(row_id) for row_id in self._cancelled]
