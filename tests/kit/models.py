@@ -90,6 +90,41 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
 }
 
+# More families, with caches of the kinds above: for the few tests that are about them.
+KIN: dict[str, dict[str, Any]] = {
+    "lfm2": {
+        "num_hidden_layers": 3,
+        "norm_eps": 1e-5,
+        "conv_bias": False,
+        "conv_L_cache": 3,
+        "block_dim": 64,
+        "block_ff_dim": 128,
+        "block_multiple_of": 16,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_auto_adjust_ff_dim": False,
+        "layer_types": ["conv", "full_attention", "conv"],
+    },
+    "granitemoehybrid": {
+        "num_hidden_layers": 3,
+        "attention_bias": False,
+        "embedding_multiplier": 1.0,
+        "attention_multiplier": 0.25,
+        "logits_scaling": 1.0,
+        "residual_multiplier": 1.0,
+        "layer_types": ["mamba", "attention", "mamba"],
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 64,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_proj_bias": False,
+        "mamba_d_state": 16,
+        "mamba_d_conv": 4,
+        "mamba_n_groups": 1,
+        "mamba_conv_bias": True,
+    },
+}
+
 
 class ByteDetokenizer:
     """One token is one byte; incomplete UTF-8 is held back."""
@@ -143,13 +178,13 @@ class TinyModel:
 
 @functools.cache
 def build(family: str) -> Any:
-    """Return the family's model, the same object each time, with evaluated weights.
+    """Return the model of a family, or of its kin, the same object each time, with evaluated weights.
 
     The weights are drawn with keys of their own and wide, so that the best token leads by more than
     rounding differences between batch shapes, and the output wanders instead of repeating one token.
     """
     module = importlib.import_module(f"mlx_lm.models.{family}")
-    config = _COMMON | FAMILIES[family] | {"model_type": family}
+    config = _COMMON | (FAMILIES | KIN)[family] | {"model_type": family}
     mx.random.seed(7)  # some one-dimensional parameters are random too
     model = module.Model(module.ModelArgs.from_dict(config))
     drawn = [
