@@ -10,6 +10,7 @@ EngineError
 ├── StateError               a KV state that cannot be kept, lent or restored
 │   ├── UnknownCache         a cache class without a signature
 │   └── StateMismatch        a stored state that this model's caches cannot hold
+├── SchemeRefused            the KV scheme that was configured is not possible with this model or device
 ├── LaneStepFailed           a step of a lane raised; says in which phase and for which rows
 ├── TemplateError            the chat template refused the messages
 └── PromptError              a prompt the model cannot take (empty, beyond the context)
@@ -76,6 +77,13 @@ class StateMismatch(StateError):
     """A stored state does not fit the caches of the model at hand."""
 
     code = "state_mismatch"
+
+
+class SchemeRefused(EngineError):
+    """The configured KV scheme cannot be had: a matter of configuration, found at the start, never later."""
+
+    code = "kv_scheme_refused"
+    usage = True
 
 
 class LaneStepFailed(EngineError):

@@ -243,15 +243,20 @@ class KvCost:
     """Bytes that one row's state takes, capacity and padding left out (REQUIREMENTS C3).
 
     ``token_bytes`` for every token, ``fixed_bytes`` whatever the length (recurrent layers), and for each of
-    ``windows`` (tokens, bytes a token) no more than the window's tokens.
+    ``windows`` (tokens, bytes a token) no more than the window's tokens. A row shorter than ``start`` costs
+    what ``before`` says: it is not quantised yet.
     """
 
     token_bytes: float = 0.0
     fixed_bytes: int = 0
     windows: tuple[tuple[int, float], ...] = ()
+    start: int = 0
+    before: KvCost | None = None
 
     def bytes_for(self, tokens: int) -> int:
         """Return the bytes of a row after ``tokens`` tokens."""
+        if self.before is not None and tokens < self.start:
+            return self.before.bytes_for(tokens)
         capped = sum(min(tokens, window) * each for window, each in self.windows)
         return self.fixed_bytes + round(tokens * self.token_bytes + capped)
 
@@ -261,8 +266,8 @@ class ModelInfo:
     """What the rest of the system may know of a loaded model.
 
     ``trims``: whether every state of it can be shortened, so that one checkpoint serves all its prefixes.
-    ``layers``: how many cache layers it has of each signature, under ``scheme``. ``kv``: what a row's state
-    costs.
+    ``layers``: how many cache layers it has of each signature, under ``scheme``, and ``scheme_notes`` which
+    of them that scheme leaves as they are, and why. ``kv``: what a row's state costs.
     """
 
     id: str
@@ -275,6 +280,7 @@ class ModelInfo:
     layers: Mapping[str, int] = field(default_factory=dict[str, int])
     scheme: str = "bf16"
     kv: KvCost = KvCost()
+    scheme_notes: tuple[str, ...] = ()
 
 
 class LaneBackend(Protocol):
