@@ -60,10 +60,10 @@ def test_a_stop_string_ends_the_reply_and_never_shows(server: ServerProcess) -> 
 
 
 def test_the_same_seed_gives_the_same_text_whatever_shares_the_batch(server: ServerProcess) -> None:
-    fields = {"temperature": 1.0, "seed": 7, "max_tokens": 24}
+    fields = {"temperature": 1.0, "seed": 7, "max_tokens": 12}
     alone = server.chat(STORIES[0], **fields)[1]["choices"][0]["message"]["content"]
     with ThreadPoolExecutor(3) as pool:
-        others = [pool.submit(server.chat, story, temperature=1.0, max_tokens=24) for story in STORIES[1:3]]
+        others = [pool.submit(server.chat, story, temperature=1.0, max_tokens=12) for story in STORIES[1:3]]
         shared = pool.submit(server.chat, STORIES[0], **fields)
         assert shared.result()[1]["choices"][0]["message"]["content"] == alone
         for other in others:
@@ -86,7 +86,7 @@ def test_a_short_question_comes_back_from_disk_after_sigkill_with_the_settings_a
     tmp_path: Path, default_model_dir: Path
 ) -> None:
     def ask(process: ServerProcess) -> tuple[str, str, int]:
-        status, body = process.chat(CAPITAL, max_tokens=16)
+        status, body = process.chat(CAPITAL, max_tokens=8)
         assert status == 200
         own = body["usage"]["samovar"]
         assert own["cached_tokens"] in {0, body["usage"]["prompt_tokens"] - 1}
@@ -122,6 +122,6 @@ def test_a_missing_model_directory_is_named(tmp_path: Path) -> None:
 
 
 def reply_to(server: ServerProcess, content: str) -> str:
-    status, body = server.chat(content, max_tokens=32)
+    status, body = server.chat(content, max_tokens=16)
     assert status == 200
     return body["choices"][0]["message"]["content"]

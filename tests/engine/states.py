@@ -23,7 +23,7 @@ from samovar.storage.container import read_header, read_tensors, write_container
 from samovar.storage.fs import OsFilesystem
 from samovar.storage.tokens import TokenIds
 
-from tests.kit.models import VOCAB, ByteCodec, TinyModel, build
+from tests.kit.models import VOCAB, WINDOW, ByteCodec, TinyModel, build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -176,6 +176,10 @@ EACH_KIND = (
 """One case of each family, for what takes many steps."""
 
 
+STEPS = WINDOW + 4
+"""Decode steps after which every ring has wrapped, whatever it held."""
+
+
 def token_at(place: int) -> int:
     return (7 * place + place // 11 + 3) % VOCAB
 
@@ -206,7 +210,7 @@ def bits(array: mx.array) -> bytes:
     return bytes(memoryview(array).cast("B"))
 
 
-def going_on(model: Any, caches: list[Any], steps: int = 40, chunk: int = 0) -> list[bytes]:
+def going_on(model: Any, caches: list[Any], steps: int = STEPS, chunk: int = 0) -> list[bytes]:
     """Return the logits of a chunk (if any) and of ``steps`` single tokens, bit by bit."""
     logits: list[bytes] = []
     if chunk:
@@ -215,7 +219,7 @@ def going_on(model: Any, caches: list[Any], steps: int = 40, chunk: int = 0) -> 
     return logits
 
 
-def batch_going_on(model: Any, rows: Sequence[list[Any]], steps: int = 40) -> list[bytes]:
+def batch_going_on(model: Any, rows: Sequence[list[Any]], steps: int = STEPS) -> list[bytes]:
     """Join rows into a decode batch and return each step's logits."""
     batch = DecodeBatch(model)
     joining: list[Row] = []

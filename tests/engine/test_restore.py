@@ -249,8 +249,8 @@ def test_bytes_are_the_same_in_ram_restored_and_saved_again(case: Case, tmp_path
 def test_logits_are_those_of_the_ram_checkpoint(case: Case, tmp_path: Path) -> None:
     kept, restored, _ = round_trip(case, tmp_path)
     for chunk in (0, 2, 21):
-        expected = going_on(case.model, clone(kept, case.length), 40, chunk)
-        assert going_on(case.model, clone(restored, case.length), 40, chunk) == expected
+        expected = going_on(case.model, clone(kept, case.length), chunk=chunk)
+        assert going_on(case.model, clone(restored, case.length), chunk=chunk) == expected
     assert digest(restored) == digest(kept)
 
 
@@ -259,8 +259,8 @@ def test_logits_are_those_of_the_ram_checkpoint_after_a_trim(name: str, tmp_path
     case = TRIMMABLE[name]
     kept, restored, _ = round_trip(case, tmp_path)
     for length, chunk in ((1, 0), (case.length // 2, 5), (case.length - 1, 0)):
-        expected = going_on(case.model, clone(kept, length), 40, chunk)
-        assert going_on(case.model, clone(restored, length), 40, chunk) == expected
+        expected = going_on(case.model, clone(kept, length), chunk=chunk)
+        assert going_on(case.model, clone(restored, length), chunk=chunk) == expected
 
 
 @pytest.mark.parametrize("name", BATCHABLE)

@@ -161,11 +161,11 @@ def test_borrowers_on_several_threads_change_nothing(name: str) -> None:
     case = CASES[name]
     checkpoint = case.checkpoint()
     before = digest(checkpoint)
-    expected = going_on(case.model, clone(checkpoint, case.length), 67)
+    expected = going_on(case.model, clone(checkpoint, case.length))
     found: dict[int, list[bytes]] = {}
 
     def borrow(line: int) -> None:
-        found[line] = going_on(case.model, clone(checkpoint, case.length), 67)
+        found[line] = going_on(case.model, clone(checkpoint, case.length))
 
     threads = [threading.Thread(target=borrow, args=(line,)) for line in range(3)]
     for thread in threads:
