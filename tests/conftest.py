@@ -35,7 +35,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
 def pytest_runtest_setup() -> None:
-    """Draw the same random arrays in a test whatever ran before it, as pytest-randomly does for ``random``."""
+    """Draw the same random arrays whatever ran before, as pytest-randomly does for ``random``."""
     if core := sys.modules.get("mlx.core"):
         core.random.seed(1)
 
