@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -546,3 +547,25 @@ def test_default_model_begins_its_next_turn_as_the_last_ended(real_codec: HfText
     second = real_codec.render_chat([*conversation, *turn(reply)], {})
     assert second.tokens.starts_with(seen)
     assert second.tokens.starts_with(first.tokens[: first.boundary])
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(codec: HfTextCodec) -> None:
+    """B139: the event loop shares the interpreter's lock with whoever tokenises."""
+    text = "hello hello " * 40_000
+    stop, beats = threading.Event(), 0
+
+    def beat() -> None:
+        nonlocal beats
+        while not stop.wait(0.001):
+            beats += 1
+
+    heart = threading.Thread(target=beat)
+    heart.start()
+    try:
+        tokens = codec.encode(text)
+        seen = beats
+    finally:
+        stop.set()
+        heart.join()
+    assert len(tokens) > 40_000
+    assert seen > 10
