@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from samovar.runtime.engine.port import RenderedPrompt
 from samovar.runtime.requestlog import LineLog
-from samovar.storage.tokens import TokenIds
 
 from tests.kit.disk import FaultDisk
 from tests.kit.engine import FakeEngine
-from tests.kit.tiny import CharacterCodec, TinyEngine
 
+from .raw import RawCodec, raw
 from .rig import Answer, Server, assistant, logged, run, serving, system, tiny, user
 
 if TYPE_CHECKING:
@@ -174,34 +171,6 @@ def left(stats: Any, asks: int) -> bool:
 
 
 # --- the same again ---------------------------------------------------------------------------------
-
-
-class RawCodec(CharacterCodec):
-    """Renders contents one after the other: a prompt can be exactly an earlier prompt with its reply."""
-
-    def __init__(self, end_tokens: frozenset[int] = frozenset()) -> None:
-        self.end_tokens = end_tokens
-
-    def render_chat(self, messages: Sequence[Any], template_kwargs: Any) -> RenderedPrompt:
-        ids = TokenIds.of(self.encode("".join(str(message["content"]) for message in messages)))
-        return RenderedPrompt(ids, len(ids))
-
-
-@dataclass(frozen=True)
-class RawEngine(TinyEngine):
-    """A tiny model without a template. ``end``: the token that ends replies."""
-
-    end: int | None = None
-
-    def codec(self) -> RawCodec:
-        return RawCodec(frozenset() if self.end is None else frozenset((self.end,)))
-
-    def _loaded(self) -> Any:
-        return replace(super()._loaded(), codec=self.codec())
-
-
-def raw(family: str, end: int | None = None) -> RawEngine:
-    return RawEngine(family, end=end).with_options(publish_min_tokens=4)  # type: ignore[return-value]
 
 
 FAMILIES = ("llama", "gemma3_text", "qwen3_next", "mamba2")
