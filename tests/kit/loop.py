@@ -7,13 +7,18 @@ import functools
 import gc
 import selectors
 import threading
+import time
 from typing import TYPE_CHECKING, Any
+
+from .at_work import CAN_TELL, threads_at_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-THREAD_PATIENCE_S = 0.05
+THREAD_PATIENCE_S = 0.5 if CAN_TELL else 0.05
 """Real seconds for which running threads may still report before the clock is moved."""
+LOOKS, LOOK_S = 3, 0.001
+"""So many looks in a row, so far apart, find no thread at work: then none will report."""
 DEADLOCK_S = 5.0
 """Real seconds without any timer, event or thread report after which a test is stuck for good."""
 BUSY_ROUNDS = 50_000
@@ -47,8 +52,7 @@ class _Selector(selectors.DefaultSelector):
     def _idle(self, timeout: float | None) -> list[Any]:
         if not self.loop.threads_at_start.issuperset(threading.enumerate()):
             stuck = timeout is None and not self.loop.settling
-            events = super().select(DEADLOCK_S if stuck else THREAD_PATIENCE_S)
-            if events:
+            if events := self._await_threads(DEADLOCK_S if stuck else THREAD_PATIENCE_S, stuck=stuck):
                 return events
         if self.loop.release_settlers():
             return []
@@ -57,12 +61,24 @@ class _Selector(selectors.DefaultSelector):
         self.loop.jump(timeout)
         return []
 
+    def _await_threads(self, patience_s: float, *, stuck: bool) -> list[Any]:
+        """Return what threads report within ``patience_s``; sooner nothing, when none of them is at work."""
+        if stuck or not CAN_TELL:
+            return super().select(patience_s)
+        until_s, resting = time.monotonic() + patience_s, 0
+        while resting < LOOKS and time.monotonic() < until_s:
+            if events := super().select(LOOK_S):
+                return events
+            resting = 0 if threads_at_work() else resting + 1
+        return super().select(0)
+
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Time starts at 0 and jumps to the next timer as soon as nothing is ready to run.
 
-    Real threads may report through ``call_soon_threadsafe``; they get ``THREAD_PATIENCE_S`` of real time
-    before each jump. A loop that spins without rest jumps after ``BUSY_ROUNDS`` rounds.
+    Real threads may report through ``call_soon_threadsafe``; while one is at work they get up to
+    ``THREAD_PATIENCE_S`` of real time before each jump. A loop that spins without rest jumps after
+    ``BUSY_ROUNDS`` rounds.
     """
 
     def __init__(self) -> None:
