@@ -1,4 +1,4 @@
-"""How fast a lane runs and how much it may bite off at once: pure arithmetic, no clock of its own."""
+"""How fast a lane runs: pure arithmetic, no clock of its own."""
 
 from __future__ import annotations
 
@@ -8,37 +8,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SMALLEST_CHUNK: Final = 16
-_FIRST_CHUNK: Final = 64
 _WINDOW: Final = 256
 _SMOOTHING: Final = 0.3
-
-
-class ChunkSizer:
-    """Chooses the number of prompt tokens of one prefill pass.
-
-    With nothing decoding a pass is the whole ``limit``: bigger passes cost less per token. While rows
-    decode it is what the measured rate prefills in ``gap_s``, between SMALLEST_CHUNK and ``limit``.
-    """
-
-    def __init__(self, limit: int, gap_s: float) -> None:
-        self.limit = limit
-        self._gap_s = gap_s
-        self._rate: float | None = None
-
-    def size(self, *, decoding: bool) -> int:
-        """Return the token budget of the next pass."""
-        if not decoding:
-            return self.limit
-        wanted = _FIRST_CHUNK if self._rate is None else int(self._rate * self._gap_s)
-        return min(max(wanted, SMALLEST_CHUNK), self.limit)
-
-    def record(self, tokens: int, seconds: float) -> None:
-        """Learn from a pass. The rate follows slowly: one odd pass does not halve the next."""
-        if tokens < SMALLEST_CHUNK or seconds <= 0:
-            return
-        rate = tokens / seconds
-        self._rate = rate if self._rate is None else self._rate + _SMOOTHING * (rate - self._rate)
 
 
 class RateWindow:

@@ -8,19 +8,25 @@ Turn: the shortest remaining prompt first, so a short prompt that arrives during
 for one pass, not for all of it, and equal prompts finish in order instead of all late. Every
 ELDER_TURN-th turn belongs to the row that came first, so the longest prompt is never starved: it gets at
 least that share however many short ones keep coming. Turns, not clocks: the order is reproducible.
+
+A pass that completes prompts is not stretched by part of another: those rows decode at once.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from .pace import RateWindow
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .chunks import ChunkSizer, PassBudget
     from .rows import Cache, Row
 
 ELDER_TURN: Final = 4
@@ -42,24 +48,28 @@ class PrefillQueue:
         ids = {id(row) for row in gone}
         self.rows = [row for row in self.rows if id(row) not in ids]
 
-    def plan(self, budget: int) -> list[tuple[Row, int]]:
-        """Return which rows prefill how many tokens in a pass of ``budget`` tokens, in order.
+    def plan(self, budget: PassBudget) -> list[tuple[Row, int]]:
+        """Return which rows prefill how many tokens in a pass of that budget, in order.
 
         A row comes up at most once. A row with nothing to prefill costs nothing and comes with 0.
         """
         candidates = list(self.rows)
         turns: list[tuple[Row, int]] = []
-        while candidates and budget > 0:
+        completes = False
+        while candidates:
             row = self._next(candidates)
             candidates.remove(row)
-            count = min(row.to_stop, budget)
-            budget -= count
+            count = budget.grant(row.prefilled, row.to_stop)
+            complete = count == row.remaining
+            if not complete and (completes or not count):
+                break
+            completes = completes or complete
             turns.append((row, count))
+            self._turns += 1
         return turns
 
     def _next(self, candidates: list[Row]) -> Row:
-        self._turns += 1
-        if self._turns % ELDER_TURN == 0:
+        if (self._turns + 1) % ELDER_TURN == 0:
             return candidates[0]
         return min(candidates, key=_remaining)
 
@@ -84,6 +94,11 @@ class PrefillPass:
         """Prompt tokens in this pass."""
         return sum(count for _, count in self.turns)
 
+    @property
+    def rows(self) -> list[Row]:
+        """The rows that have a turn in it."""
+        return [row for row, _ in self.turns]
+
     def wait(self) -> None:
         """Block until the chunks are in their caches. Errors of the model come out here."""
         mx.eval(*self.states)  # pyright: ignore[reportUnknownMemberType]
@@ -102,3 +117,64 @@ def launch_pass(model: Any, turns: list[tuple[Row, int]], step: int) -> PrefillP
     if states:
         mx.async_eval(*states)  # pyright: ignore[reportUnknownMemberType]
     return PrefillPass(tuple(turns), tuple(states), step)
+
+
+def _middle(done: PrefillPass) -> float:
+    """Return how many tokens stand before a token of the pass, on average over its tokens."""
+    return sum(count * (row.prefilled + count / 2) for row, count in done.turns) / done.tokens
+
+
+class Prefiller:
+    """Plans passes over a queue of rows, runs one at a time, and learns what they take. Lane thread only."""
+
+    def __init__(self, model: Any, sizer: ChunkSizer, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._model = model
+        self._sizer = sizer
+        self._clock = clock
+        self._began_s = 0.0
+        self.queue = PrefillQueue()
+        self.running: PrefillPass | None = None
+        self.rates = RateWindow()
+        self.prefilled_tokens = 0
+
+    def plan(self, *, decoding: bool, step_s: float) -> list[tuple[Row, int]]:
+        """Return the turns of the next pass."""
+        return self.queue.plan(self._sizer.budget(decoding=decoding, step_s=step_s))
+
+    def launch(self, turns: list[tuple[Row, int]], step: int) -> PrefillPass:
+        """Start a pass of these turns behind decode step ``step``."""
+        self._began_s = self._clock()
+        for row, _ in turns:
+            if row.prefill_started_s is None:
+                row.prefill_started_s = self._began_s
+        self.running = launch_pass(self._model, turns, step)
+        return self.running
+
+    def wait(self) -> float:
+        """See the running pass through; return the seconds since its launch."""
+        assert self.running is not None, "nothing runs"
+        self.running.wait()
+        return self._clock() - self._began_s
+
+    def done(self, seconds: float) -> list[tuple[Row, int]]:
+        """Account for the running pass, which took ``seconds``; return the turns of rows that go on."""
+        done, self.running = self.running, None
+        assert done is not None, "nothing runs"
+        if done.tokens:
+            self._sizer.record(done.tokens, _middle(done), seconds)
+            self.rates.record(done.tokens, seconds)
+            self.prefilled_tokens += done.tokens
+        turns = [(row, count) for row, count in done.turns if not row.ended]
+        for row, count in turns:
+            row.prefilled += count
+        self.queue.discard(row for row, _ in turns if row.remaining == 0)
+        return turns
+
+    def drop_ended(self) -> None:
+        """Forget the rows that have ended."""
+        self.queue.discard([row for row in self.queue.rows if row.ended])
+
+    def forget(self) -> None:
+        """Give up all rows and the running pass."""
+        self.queue = PrefillQueue()
+        self.running = None

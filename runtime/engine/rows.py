@@ -44,17 +44,25 @@ class Refusal(Exception):
 class Row:
     """A request from its insertion to its one terminal event. Lane thread only.
 
-    ``caches`` is the row's own cache list until it joins the decode batch; then the batch owns the
-    state and the list is empty. ``prefilled`` counts the prompt tokens in it, of which the first ``cached``
-    were borrowed; the last prompt token is never prefilled, it is the row's first decode input.
-    ``completed`` counts emitted tokens. ``publish_at`` are the offsets of the prompt at which its state
-    is published; a prefill pass stops at each.
+    ``prompt`` is everything that stands before the first token drawn here: the request's own prompt, its
+    first ``asked`` tokens, then what an earlier lane had emitted. ``caches`` is the row's own cache list
+    until it joins the decode batch; then the batch owns the state and the list is empty. ``prefilled``
+    counts the tokens of ``prompt`` in it, of which the first ``cached`` were borrowed; the last is never
+    prefilled, it is the row's first decode input. ``output`` are the tokens drawn here, ``completed``
+    counts the emitted ones, the earlier lane's too. ``publish_at`` are the offsets at which its state is
+    published; a prefill pass stops at each, and at ``convert_at``, the offset at which its state is converted to
+    the lane's KV scheme (None when it is, or never will be).
+
+    A resumed row has replayed what was emitted through its detokenizer and stop matcher, so both hold back
+    what they held back then. Raises one of DETOKENIZER_ERRORS when that has no text.
     """
 
     __slots__ = (
+        "asked",
         "cached",
         "caches",
         "completed",
+        "convert_at",
         "decode_started_s",
         "ended",
         "matcher",
@@ -69,17 +77,22 @@ class Row:
     )
 
     def __init__(self, request: RowRequest, prompt: list[int], text: Detokenizer) -> None:
+        emitted = request.emitted
         self.request = request
         self.prompt = prompt
+        self.asked = len(prompt) - len(emitted)
         self.text = text
         self.caches: list[Cache] = []
         self.matcher = StopMatcher(request.stop)
-        self.sampler = RowSampler(request.sampling, prompt)
+        for token in emitted:
+            self.matcher.add(text.add(token))
+        self.sampler = RowSampler(request.sampling, prompt[: self.asked], emitted)
         self.cached = 0 if request.prefix is None else request.prefix.length
         self.prefilled = self.cached
         self.publish_at: frozenset[int] = frozenset()
+        self.convert_at: int | None = None
         self.output: list[int] = []
-        self.completed = 0
+        self.completed = len(emitted)
         self.ended = False
         self.prefill_started_s: float | None = None
         self.decode_started_s: float | None = None
@@ -91,19 +104,25 @@ class Row:
 
     @property
     def remaining(self) -> int:
-        """Prompt tokens still to prefill (the last one is decoded, not prefilled)."""
+        """Tokens of ``prompt`` still to prefill (the last one is decoded, not prefilled)."""
         return len(self.prompt) - 1 - self.prefilled
 
     @property
     def to_stop(self) -> int:
-        """Prompt tokens until the next offset at which a prefill pass has to stop."""
-        ahead = [offset for offset in self.publish_at if offset > self.prefilled]
+        """Tokens of ``prompt`` until the next offset at which a prefill pass has to stop."""
+        stops = (*self.publish_at, self.convert_at or 0)
+        ahead = [offset for offset in stops if self.prefilled < offset < len(self.prompt)]
         return min(ahead, default=len(self.prompt) - 1) - self.prefilled
 
     def fed(self, count: int) -> TokenIds:
         """Return the first ``count`` tokens that were fed to the model: prompt, then output."""
         assert count <= len(self.prompt) + len(self.output), f"row {self.id} was fed tokens it never had"
         return TokenIds.of((self.prompt + self.output)[:count])
+
+    @property
+    def complete(self) -> bool:
+        """Whether what an earlier lane emitted was all: nothing is left to decode."""
+        return self.matcher.matched or 0 < self.completed >= self.request.max_tokens
 
     @property
     def ends_next(self) -> bool:
@@ -120,12 +139,12 @@ class Row:
     ) -> list[Delta | Finished]:
         """Take one decoded token and return its events; ``ended`` is set with the terminal one.
 
-        An end token closes the row, is not text and is not counted: ``completion_tokens`` is the
-        number of tokens in the row's deltas. A token that completes a stop string is counted.
-        Raises one of DETOKENIZER_ERRORS, chained by nobody, when the token has no text.
+        An end token (the model's or the request's own) closes the row, is not text and is not counted:
+        ``completion_tokens`` is the number of tokens in the row's deltas. A token that completes a stop
+        string is counted. Raises one of DETOKENIZER_ERRORS, chained by nobody, when the token has no text.
         """
         self.output.append(token)
-        if token in end_tokens:
+        if token in end_tokens or token in self.request.stop_tokens:
             return [self._finished("stop", now_s)]
         self.completed += 1
         delta = Delta(self.id, self.matcher.add(self.text.add(token)), (token,), logprobs)
@@ -135,8 +154,8 @@ class Row:
             return [delta, self._finished("length", now_s)]
         return [delta]
 
-    def finish_empty(self, now_s: float) -> Finished:
-        """End a row that may decode nothing (``max_tokens`` 0): its prompt has been prefilled."""
+    def finish(self, now_s: float) -> Finished:
+        """End a row that decodes nothing: it was complete, or ``max_tokens`` is 0."""
         return self._finished("length", now_s)
 
     def cancelled(self) -> Cancelled:
@@ -162,11 +181,11 @@ class Row:
             self.id,
             reason,
             rest,
-            prompt_tokens=len(self.prompt),
+            prompt_tokens=self.asked,
             completion_tokens=self.completed,
             prefill_ms=(decoding - began) * 1e3,
             decode_ms=(now_s - decoding) * 1e3,
-            cached_tokens=self.cached,
+            cached_tokens=min(self.cached, self.asked),
         )
 
     def _end(self) -> None:
@@ -177,20 +196,20 @@ class Row:
 
 def admit(request: RowRequest, vocab_size: int, detokenizer: Callable[[], Detokenizer]) -> Row:
     """Return a row for ``request``, or raise Refusal saying which of its values cannot be decoded."""
+    if not len(request.tokens):
+        raise Refusal("empty_prompt", "a prompt needs at least one token")
     prompt = [int(token) for token in request.tokens]
-    _check_prompt(prompt, vocab_size)
+    prompt.extend(request.emitted)
+    _check_tokens(prompt, vocab_size)
     _check_request(request, vocab_size)
     _check_prefix(request, prompt)
     try:
-        text = detokenizer()
+        return Row(request, prompt, detokenizer())
     except DETOKENIZER_ERRORS as error:
-        raise Refusal("detokenizer_error", f"no detokenizer: {error}") from error
-    return Row(request, prompt, text)
+        raise Refusal("detokenizer_error", f"no detokenizer, or no text: {error}") from error
 
 
-def _check_prompt(prompt: Sequence[int], vocab_size: int) -> None:
-    if not prompt:
-        raise Refusal("empty_prompt", "a prompt needs at least one token")
+def _check_tokens(prompt: Sequence[int], vocab_size: int) -> None:
     low, high = min(prompt), max(prompt)
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high

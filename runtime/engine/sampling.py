@@ -2,12 +2,14 @@
 
 Order of work, per row: logit bias, repetition, presence and frequency penalties; then, on the model's
 own distribution, top-p, min-p and top-k as thresholds that must all be passed; then temperature; then
-one draw. That is mlx-lm's order, so settings carry over.
+one draw. That is mlx-lm's order, so settings carry over. Two differences: tokens that tie with the last
+one that top-k keeps are kept too, and penalties look back without a limit, presence and frequency over
+the output alone.
 
 Chance: the draw at sequence position ``n`` uses the key ``(seed, n)`` mixed on the host. The position
-counts the prompt, so a request resumed with its own output as prompt draws on as it would have. The
-draw is Gumbel-max, not an inverse CDF: a rounding difference of the logits between batch shapes can
-only change it where two perturbed logits tie, while in a CDF it moves every later boundary.
+counts the prompt and what was emitted, so a resumed request draws on as it would have. The draw is
+Gumbel-max, not an inverse CDF: a rounding difference of the logits between batch shapes can only change
+it where two perturbed logits tie, while in a CDF it moves every later boundary.
 """
 
 from __future__ import annotations
@@ -17,9 +19,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import mlx.core as mx
+import numpy as np
+
+from .adjustments import Adjustments, column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from .port import Sampling
 
@@ -30,26 +37,37 @@ _MASK: Final = (1 << 64) - 1
 _OFF: Final = float("-inf")
 
 
-def draw_key(seed: int, position: int) -> tuple[int, int]:
-    """Return the key of one draw as two 32-bit words (splitmix64 of seed and position)."""
-    word = (seed * 0xD1342543DE82EF95 + (position + 1) * 0x9E3779B97F4A7C15) & _MASK
-    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
-    word ^= word >> 31
-    return word >> 32, word & 0xFFFFFFFF
+def draw_keys(seeds: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """Return the keys of many draws, [rows, 2] words of 32 bits: splitmix64 of seed and position."""
+    word = seeds * np.uint64(0xD1342543DE82EF95) + (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    word ^= word >> np.uint64(31)
+    halves = np.stack([word >> np.uint64(32), word & np.uint64(0xFFFFFFFF)], axis=-1)
+    return halves.astype(np.uint32)
 
 
 class RowSampler:
-    """One row's settings and what they remember. A row without a seed gets one of its own."""
+    """One row's settings and what they remember. A row without a seed gets one of its own.
 
-    __slots__ = ("adjusts", "counts", "greedy", "position", "prompt", "seed", "settings")
+    ``emitted`` is output that the row has already given, in an earlier lane: chance and penalties go on
+    behind it. Settings that leave only the best token are greedy, so that a tie falls as it does there.
+    """
 
-    def __init__(self, settings: Sampling, prompt: Sequence[int]) -> None:
+    __slots__ = ("adjusts", "counts", "emitted", "greedy", "position", "prompt", "seed", "settings")
+
+    def __init__(self, settings: Sampling, prompt: Sequence[int], emitted: Sequence[int] = ()) -> None:
         self.settings = settings
         self.seed = secrets.randbits(64) if settings.seed is None else settings.seed & _MASK
         self.prompt = prompt
-        self.position = len(prompt)
-        self.greedy = settings.temperature < GREEDY_BELOW
+        self.emitted = emitted
+        self.position = len(prompt) + len(emitted)
+        self.greedy = (
+            settings.temperature < GREEDY_BELOW
+            or settings.top_k == 1
+            or settings.top_p <= 0.0
+            or settings.min_p >= 1.0
+        )
         self.adjusts = (
             settings.repetition_penalty != 1.0
             or settings.presence_penalty != 0.0
@@ -65,73 +83,21 @@ class RowSampler:
         return vocab if self.settings.top_p < 1.0 else 0
 
 
-def _column(values: list[float]) -> mx.array:
-    return mx.array(values, dtype=mx.float32)[:, None]
-
-
-class _Adjustments:
-    """Bias and penalties of the rows that have any, as matrices over the vocabulary."""
-
-    def __init__(self, rows: Sequence[RowSampler], vocab: int) -> None:
-        self.rows = rows
-        settings = [row.settings for row in rows]
-        self._repetition = _column([each.repetition_penalty for each in settings])
-        self._presence = _column([each.presence_penalty for each in settings])
-        self._frequency = _column([each.frequency_penalty for each in settings])
-        self._bias = mx.stack([_bias_of(each, vocab) for each in settings])
-        self._in_prompt = mx.stack([_seen_in(row, vocab) for row in rows])
-        fresh = mx.zeros((vocab,), dtype=mx.float32)
-        self.counts = mx.stack([fresh if row.counts is None else row.counts for row in rows])
-        self._lines = mx.arange(len(rows))
-
-    def apply(self, logits: mx.array) -> mx.array:
-        """Return adjusted float32 logits. Repetition looks at prompt and output, the others at output."""
-        logits = logits.astype(mx.float32) + self._bias
-        used = self.counts > 0
-        damped = mx.where(logits < 0, logits * self._repetition, logits / self._repetition)
-        logits = mx.where(self._in_prompt | used, damped, logits)
-        return logits - self._presence * used - self._frequency * self.counts
-
-    def note(self, tokens: mx.array) -> None:
-        """Count the tokens just drawn (still lazy: nothing waits for them)."""
-        self.counts = self.counts.at[self._lines, tokens].add(1.0)  # pyright: ignore[reportUnknownMemberType]
-
-    def store(self) -> None:
-        """Hand each row its counts, so that they outlive this grouping."""
-        for line, row in enumerate(self.rows):
-            row.counts = self.counts[line]
-
-
-def _bias_of(settings: Sampling, vocab: int) -> mx.array:
-    bias = mx.zeros((vocab,), dtype=mx.float32)
-    if settings.logit_bias:
-        bias[mx.array(list(settings.logit_bias))] = mx.array(
-            list(settings.logit_bias.values()), dtype=mx.float32
-        )
-    return bias
-
-
-def _seen_in(row: RowSampler, vocab: int) -> mx.array:
-    seen = mx.zeros((vocab,), dtype=mx.bool_)
-    if row.settings.repetition_penalty != 1.0 and row.prompt:
-        seen[mx.array(sorted(set(row.prompt)))] = True
-    return seen
-
-
 class _Draw:
     """Rows that draw with the same depth of ranking: one set of kernels for all of them."""
 
     def __init__(self, rows: Sequence[RowSampler], ranks: int, vocab: int) -> None:
-        self._rows = rows
+        self._seeds = np.array([row.seed for row in rows], dtype=np.uint64)
+        self._positions = np.array([row.position for row in rows], dtype=np.uint64)
         self._ranks = ranks
         settings = [row.settings for row in rows]
-        self._temperature = _column([each.temperature for each in settings])
+        self._temperature = column([each.temperature for each in settings])
         top_k = [each.top_k if 0 < each.top_k < vocab else ranks for each in settings]
         self._last_rank = mx.array(top_k)[:, None] - 1
         self._limits_rank = any(each.top_k > 0 for each in settings)
-        self._top_p = _column([each.top_p for each in settings]) if _any_top_p(settings) else None
+        self._top_p = column([each.top_p for each in settings]) if _any_top_p(settings) else None
         self._min_p = (
-            _column([each.min_p for each in settings]) if any(s.min_p > 0 for s in settings) else None
+            column([each.min_p for each in settings]) if any(s.min_p > 0 for s in settings) else None
         )
 
     def draw(self, logits: mx.array) -> mx.array:
@@ -139,7 +105,8 @@ class _Draw:
         floor = self._floor(logits)
         if floor is not None:
             logits = mx.where(logits < floor, _OFF, logits)
-        keys = mx.array([draw_key(row.seed, row.position) for row in self._rows], dtype=mx.uint32)
+        keys = mx.array(draw_keys(self._seeds, self._positions))
+        self._positions += np.uint64(1)
         return _gumbel_argmax(logits / self._temperature, keys)
 
     def _floor(self, logits: mx.array) -> mx.array | None:
@@ -195,12 +162,12 @@ class BatchSampler:
         self._vocab = vocab
         adjusted = [line for line, row in enumerate(rows) if row.adjusts]
         self._adjusted = _lines(adjusted, len(rows))
-        self._adjustments = _Adjustments([rows[line] for line in adjusted], vocab) if adjusted else None
+        self._adjustments = Adjustments([rows[line] for line in adjusted], vocab) if adjusted else None
         groups = self._grouped(rows, vocab)
         self._groups = [(_lines(lines, len(rows)), draw) for lines, draw in groups]
         order = list(chain.from_iterable(lines for lines, _ in groups))
         self._inverse = mx.array(sorted(range(len(order)), key=order.__getitem__))
-        self._counted = any(not row.greedy for row in rows)
+        self._sampled = 0
 
     @staticmethod
     def _grouped(rows: Sequence[RowSampler], vocab: int) -> list[tuple[list[int], _Draw | None]]:
@@ -224,9 +191,7 @@ class BatchSampler:
         tokens = picked[0] if len(picked) == 1 else mx.concatenate(picked)[self._inverse]
         if self._adjustments is not None:
             self._adjustments.note(tokens if self._adjusted is None else tokens[self._adjusted])
-        if self._counted:
-            for row in self._rows:
-                row.position += 1
+        self._sampled += 1
         return tokens
 
     def _adjust(self, logits: mx.array) -> mx.array:
@@ -246,6 +211,9 @@ class BatchSampler:
         """Put what rows remember back into them; call before the batch is grouped anew."""
         if self._adjustments is not None:
             self._adjustments.store()
+        for row in self._rows:
+            row.position += self._sampled
+        self._sampled = 0
 
 
 def _pick(draw: _Draw | None, logits: mx.array) -> mx.array:

@@ -1,4 +1,4 @@
-"""The decode batch and the prefill queue beneath the backend."""
+"""The decode batch beneath the backend."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import mlx.core as mx
 import pytest
 from mlx_lm.generate import generate_step
 from samovar.runtime.engine.batch import DecodeBatch
-from samovar.runtime.engine.pace import SMALLEST_CHUNK, ChunkSizer, RateWindow, StepMeter
 from samovar.runtime.engine.port import RowRequest, Sampling
-from samovar.runtime.engine.prefill import ELDER_TURN, PrefillQueue, launch_pass
+from samovar.runtime.engine.prefill import launch_pass
 from samovar.runtime.engine.rows import Row, admit
 
 from tests.kit.models import FAMILIES, VOCAB, ByteCodec, build
@@ -115,95 +114,3 @@ def test_logprobs_come_for_the_rows_that_asked() -> None:
     assert raw.chosen == raw.top[0][1]
     assert by_id["c"].logprobs is not None
     assert by_id["c"].logprobs.top == ()
-
-
-def queue_of(*lengths: int) -> tuple[PrefillQueue, list[Row]]:
-    queue = PrefillQueue()
-    rows = [make_row(str(place), length + 1) for place, length in enumerate(lengths)]
-    for row in rows:
-        queue.add(row)
-    return queue, rows
-
-
-def test_the_shortest_prompt_goes_first() -> None:
-    queue, (long, short) = queue_of(1000, 20)
-    assert queue.plan(100) == [(short, 20), (long, 80)]
-
-
-def test_equal_prompts_go_in_order_of_arrival() -> None:
-    queue, (first, second) = queue_of(50, 50)
-    assert queue.plan(60) == [(first, 50), (second, 10)]
-
-
-def test_a_stream_of_short_prompts_does_not_starve_a_long_one() -> None:
-    queue, (long,) = queue_of(400)
-    passes = 0
-    while long.remaining:
-        passes += 1
-        queue.add(make_row(f"s{passes}", 51))
-        turns = queue.plan(50)
-        for row, count in turns:
-            row.prefilled += count
-        queue.discard([row for row, _ in turns if not row.remaining])
-    assert passes <= 8 * ELDER_TURN
-
-
-def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
-    queue, (long,) = queue_of(10_000)
-    for arrival in range(3):
-        [(row, count)] = queue.plan(100)
-        assert row is long
-        row.prefilled += count
-        short = make_row(f"s{arrival}", 51)
-        queue.add(short)
-        waited = 0
-        while short.remaining:
-            for row, count in queue.plan(50):
-                row.prefilled += count
-            waited += 1
-        queue.discard([short])
-        assert waited <= 2
-
-
-def test_a_prompt_of_one_token_needs_no_budget() -> None:
-    queue, (row,) = queue_of(0)
-    assert queue.plan(1) == [(row, 0)]
-
-
-def test_chunks_are_whole_when_nothing_decodes_and_fit_the_gap_when_rows_do() -> None:
-    sizer = ChunkSizer(2048, 0.25)
-    assert sizer.size(decoding=False) == 2048
-    assert SMALLEST_CHUNK <= sizer.size(decoding=True) < 2048
-    for _ in range(30):
-        sizer.record(512, 0.512)
-    assert sizer.size(decoding=True) == pytest.approx(250, abs=1)
-    for _ in range(30):
-        sizer.record(16, 16.0)
-    assert sizer.size(decoding=True) == SMALLEST_CHUNK
-    for _ in range(60):
-        sizer.record(512, 0.001)
-    assert sizer.size(decoding=True) == 2048
-
-
-def test_one_odd_pass_does_not_decide_the_next_chunk() -> None:
-    sizer = ChunkSizer(2048, 0.25)
-    for _ in range(10):
-        sizer.record(1000, 1.0)
-    sizer.record(1000, 100.0)
-    assert sizer.size(decoding=True) > 150
-
-
-def test_the_meter_tells_a_pass_from_the_step_that_it_delayed() -> None:
-    meter = StepMeter()
-    meter.started(0.0)
-    assert meter.read(4, 0.02, with_pass=False) == 0.0
-    assert meter.read(4, 0.04, with_pass=False) == 0.0
-    assert meter.read(4, 0.31, with_pass=True) == pytest.approx(0.25)
-    p50, p99 = meter.window.percentiles_ms()
-    assert (p50, p99) == (pytest.approx(20), pytest.approx(270))
-    assert meter.window.per_second == pytest.approx(12 / 0.31)
-
-
-def test_a_window_without_records_is_zero() -> None:
-    window = RateWindow()
-    assert (window.per_second, window.percentiles_ms()) == (0.0, (0.0, 0.0))

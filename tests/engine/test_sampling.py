@@ -10,7 +10,7 @@ import samovar.runtime.engine  # noqa: F401 - loads OpenBLAS before MLX
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from samovar.runtime.engine.port import Sampling
-from samovar.runtime.engine.sampling import BatchSampler, RowSampler, draw_key
+from samovar.runtime.engine.sampling import BatchSampler, RowSampler, draw_keys
 
 VOCAB = 32
 LOGITS = mx.random.normal((VOCAB,), key=mx.random.key(5)) * 2.0
@@ -113,13 +113,15 @@ def test_equal_seeds_repeat_and_no_seed_differs() -> None:
 def test_a_resumed_row_draws_on_as_it_would_have() -> None:
     whole = row(temperature=5.0, seed=9)
     tokens = [draw(whole)[0] for _ in range(8)]
-    resumed = row([1, 2, 3, *tokens[:5]], temperature=5.0, seed=9)
+    resumed = RowSampler(Sampling(temperature=5.0, seed=9), [1, 2, 3], tokens[:5])
     assert [draw(resumed)[0] for _ in range(3)] == tokens[5:]
 
 
 def test_keys_differ_between_seeds_and_positions() -> None:
-    keys = {draw_key(seed, position) for seed in (0, 1, 2, -1, 2**63) for position in range(200)}
-    assert len(keys) == 1000
+    seeds = np.repeat(np.array([0, 1, 2, 2**64 - 1, 2**63], dtype=np.uint64), 200)
+    keys = draw_keys(seeds, np.tile(np.arange(200, dtype=np.uint64), 5))
+    assert keys.dtype == np.uint32
+    assert len({tuple(key) for key in keys.tolist()}) == 1000
 
 
 def test_logit_bias_moves_the_choice() -> None:
