@@ -25,6 +25,7 @@ from pathlib import Path
 from samovar.runtime.engine.backend import BackendOptions, MlxBackend
 from samovar.runtime.engine.device import device_report
 from samovar.runtime.engine.port import Delta, Finished, ModelInfo, RowRequest
+from samovar.runtime.engine.scheme import BF16, KvScheme
 
 import mlx.core as mx  # isort: skip - after the engine, which loads OpenBLAS first
 from mlx_lm.generate import BatchGenerator  # isort: skip
@@ -82,6 +83,7 @@ class Loaded:
     model: llama.Model
     codec: SilentCodec
     info: ModelInfo
+    scheme: KvScheme = BF16
 
     def load(self) -> Loaded:
         """Return itself."""

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from samovar.runtime.engine.restore import MlxRestorer
+from samovar.runtime.engine.scheme import BF16, KvScheme
 from samovar.runtime.engine.snapshots import snapshot
 from samovar.storage.container import read_tensors
 from samovar.storage.tokens import TokenIds
@@ -44,6 +45,7 @@ class Handle:
     """A model with the cache of a large one and next to no weights; its own handle."""
 
     model: llama.Model
+    scheme: KvScheme = BF16
 
     @classmethod
     def make(cls) -> Handle:

@@ -13,7 +13,7 @@ import uvloop
 
 from ..storage.fs import OsFilesystem
 from .app import build_tree
-from .engine.errors import ModelError
+from .engine.errors import EngineError, ModelError, SchemeRefused
 from .http.actor import GetAddress
 from .kernel import ActorSystem, AskError, StartFailed
 from .logs import get_logger
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .app import Engine, Tree
     from .config import Config
     from .engine.loading import DtypePolicy
+    from .engine.port import ModelInfo
     from .http.serving import RequestLog
 
 EXIT_OK, EXIT_FAILED, EXIT_GAVE_UP = 0, 1, 70
@@ -71,7 +72,10 @@ def serve(config: Config) -> int:
 
 async def run(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) -> int:
     """Run a tree on this loop until it is to end; return the exit code."""
-    tree = build_tree(config, engine, log, fs)
+    try:
+        tree = build_tree(config, engine, log, fs)
+    except EngineError as error:  # the identity of the model's states needs the model
+        raise _start_error(error) from error
     system = ActorSystem(tree.root, observer=LogObserver())
     tree.serving.system = system
     stop = _stop_on_signals()
@@ -95,8 +99,10 @@ async def _live(system: ActorSystem, tree: Tree, config: Config, stop: asyncio.E
         address=await tree.http.ref.ask(GetAddress(), 1.0),
         model=tree.serving.model().id,
         dtype=tree.serving.model().dtype,
+        kv=tree.serving.model().scheme,
         start_s=round(system.now_s() - begun_s, 3),
     )
+    _tell_scheme(tree.serving.model())
     _calm_collector()
     recalling = asyncio.ensure_future(tree.recall_history())
     giving_up = asyncio.ensure_future(system.wait())
@@ -108,6 +114,15 @@ async def _live(system: ActorSystem, tree: Tree, config: Config, stop: asyncio.E
     finally:
         recalling.cancel()
         await asyncio.wait({recalling})
+
+
+def _tell_scheme(model: ModelInfo) -> None:
+    """Say which cache layers are kept how, where that is not the model's own way."""
+    if model.scheme == "bf16":
+        return
+    _log.info("kv_scheme", scheme=model.scheme, layers=dict(model.layers))
+    for note in model.scheme_notes:
+        _log.warning("kv_layers_kept", scheme=model.scheme, reason=note)
 
 
 def _calm_collector() -> None:
@@ -205,6 +220,8 @@ def _start_error(error: BaseException) -> StartError:
     code = getattr(cause, "code", "start_failed")
     if isinstance(cause, ModelError):
         return StartError(f"model.path: {cause}", code, usage=not cause.retryable)
+    if isinstance(cause, SchemeRefused):
+        return StartError(str(cause), code, usage=True)
     if isinstance(error, StartFailed) and "/archive" in error.path and isinstance(cause, OSError):
         return StartError(f"cache.ssd.dir: {cause}", code, usage=True)
     return StartError(str(cause), code, usage=False)
@@ -215,6 +232,7 @@ def _mlx_engine(config: Config) -> Engine:
     from .engine.assemble import assemble  # noqa: PLC0415 - another engine should not cost loading MLX
     from .engine.backend import BackendOptions  # noqa: PLC0415
     from .engine.device import device_report  # noqa: PLC0415
+    from .engine.scheme import KvChoice  # noqa: PLC0415
 
     report = device_report()
     _log.info("device", mlx=report.mlx_version, device=report.device, name=report.name)
@@ -232,5 +250,6 @@ def _mlx_engine(config: Config) -> Engine:
             options,
             dtype=cast("DtypePolicy", config.model.dtype),
             context_length=config.model.context_length,
+            kv=KvChoice(config.kv.scheme, config.kv.group_size, config.kv.start),
             progress=progress,
         )

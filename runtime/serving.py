@@ -39,6 +39,7 @@ class TreeServing:
         *,
         aliases: Sequence[str],
         queue_timeout_s: float,
+        drained_in_s: Callable[[], float],
         cache: TreeCache | None = None,
     ) -> None:
         self._scheduler = scheduler
@@ -48,6 +49,7 @@ class TreeServing:
         self._cache = cache
         self._aliases = tuple(aliases)
         self._queue_timeout_s = queue_timeout_s
+        self._drained_in_s = drained_in_s
         self._started_s = time.monotonic()
         self._version = version()
         self.system: ActorSystem | None = None
@@ -75,7 +77,15 @@ class TreeServing:
         ready = not down and not self.draining
         self._was_ready = self._was_ready or ready
         recovering = self._was_ready and bool(down)
-        return Readiness(ready, self.draining, recovering=recovering, detail=down, degraded=degraded)
+        retry_after_s = self._drained_in_s() if self.draining else None
+        return Readiness(
+            ready,
+            self.draining,
+            recovering=recovering,
+            degraded=degraded,
+            retry_after_s=retry_after_s,
+            detail=down,
+        )
 
     async def stats(self) -> Mapping[str, object]:
         """Return the parts of ``/stats`` that exist; a part whose actor does not answer is null."""
@@ -94,7 +104,7 @@ class TreeServing:
                 if self._cache is None
                 else await self._cache.stats()
             ),
-            "kv": {"scheme": "bf16", "layers": dict(self._model().layers)},
+            "kv": {"scheme": self._model().scheme, "layers": dict(self._model().layers)},
             "actors": {
                 "restarts": sum(f.restarts for f in figures),
                 "dead_letters": sum(sum(f.dead_letters.values()) for f in figures),

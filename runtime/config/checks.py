@@ -43,15 +43,17 @@ class Unsupported:
 
 # The one place that says what is not there yet. An issue that delivers a feature deletes its lines.
 UNSUPPORTED = (
-    Unsupported("kv.scheme", "quantised KV state", fatal=True),
-    Unsupported("kv.group_size", "quantised KV state", fatal=False),
-    Unsupported("kv.start", "quantised KV state", fatal=False),
+    Unsupported("kv.scheme", "TurboQuant", fatal=True, harmless=("kv8", "kv4", "config")),
     Unsupported("model.draft", "speculative decoding", fatal=True),
     Unsupported("model.adapters", "LoRA adapters", fatal=True),
     Unsupported("cache.ram.retention", "retention by cost and size", fatal=False),
     Unsupported("cache.ssd.layout", "storage in blocks and deltas", fatal=False),
     Unsupported("checkpoint", "checkpointing of replies in the making", fatal=False),
 )
+
+
+_OF_QUANTISED = frozenset((("kv", "group_size"), ("kv", "start")))
+"""Settings that mean something with a quantised scheme only."""
 
 
 def contradictions(config: Config, origins: Mapping[Path, Origin]) -> Iterator[Problem]:
@@ -61,7 +63,10 @@ def contradictions(config: Config, origins: Mapping[Path, Origin]) -> Iterator[P
 
 
 def unsupported(config: Config, origins: Mapping[Path, Origin]) -> Iterator[tuple[bool, Problem]]:
-    """Yield (fatal, problem) for each setting away from its default that this version cannot honour."""
+    """Yield (fatal, problem) for each setting away from its default that is not honoured.
+
+    Because this version lacks the feature, or because another setting leaves it without a meaning.
+    """
     for spec in all_keys():
         value = value_of(config, spec.path)
         if spec.path not in origins or value == spec.default:
@@ -72,6 +77,13 @@ def unsupported(config: Config, origins: Mapping[Path, Origin]) -> Iterator[tupl
                 expected = f"the default, since {entry.feature} is not in this version yet"
                 hint = "" if entry.fatal else "the server runs without it"
                 yield entry.fatal, Problem(origins[spec.path], spec.dotted, found, expected, hint)
+        if config.kv.scheme == "bf16" and spec.path in _OF_QUANTISED:
+            found = describe(spec.kind.write(value))
+            expected = 'a quantised kv.scheme beside it, not "bf16"'
+            yield (
+                False,
+                Problem(origins[spec.path], spec.dotted, found, expected, "the server runs without it"),
+            )
 
 
 def is_loopback(host: str) -> bool:

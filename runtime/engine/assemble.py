@@ -10,6 +10,7 @@ from .identity import model_identity
 from .loading import ModelHandle
 from .memory import MlxMemoryGauge
 from .restore import MlxRestorer
+from .scheme import BF16, KvChoice
 from .sources import Alias, HubRepository, parse_source
 from .store import ModelStore
 
@@ -31,7 +32,6 @@ class MlxEngine:
     handle: ModelHandle
     options: BackendOptions
     dtype: DtypePolicy
-    scheme: str = "bf16"
 
     def backend(self) -> LaneBackend:
         """Return a fresh backend for a lane's thread."""
@@ -46,8 +46,12 @@ class MlxEngine:
         return self.handle.load().info
 
     def identity(self) -> Identity:
-        """Return what the states of this model depend on. Blocks: it reads the weights the first time."""
-        return model_identity(self.handle.path, self.dtype, self.scheme)
+        """Return what the states of this model depend on. Blocks: it reads the weights the first time.
+
+        A quantised KV scheme is known once the model is loaded, so that is done here. Raises EngineError.
+        """
+        scheme = self.handle.load().scheme if self.handle.kv.quantises else BF16
+        return model_identity(self.handle.path, self.dtype, scheme.key)
 
     def restorer(self) -> Restorer:
         """Return a fresh maker of buffers for a reader's thread."""
@@ -64,6 +68,7 @@ def assemble(
     *,
     dtype: DtypePolicy,
     context_length: int | None,
+    kv: KvChoice | None = None,
     progress: Progress,
 ) -> MlxEngine:
     """Make the model at ``path`` ready on disk (fetching and converting it if need be) and name it.
@@ -73,5 +78,5 @@ def assemble(
     source = parse_source(path)
     directory = ModelStore().resolve(source, progress)
     name = path if isinstance(source, Alias | HubRepository) else directory.name
-    handle = ModelHandle(directory, name, dtype=dtype, context_length=context_length)
+    handle = ModelHandle(directory, name, dtype=dtype, context_length=context_length, kv=kv)
     return MlxEngine(handle, options, dtype)

@@ -1,8 +1,8 @@
 """The rows that decode together: one model call and one sampling pass a step, pipelined.
 
 Step k+1 is launched from step k's still unread tokens, then step k's tokens are read, so the device
-computes while the host delivers. Joins and leaves happen between launches, on mlx-lm's batch caches
-(``merge``, ``extend``, ``filter``).
+computes while the host delivers. Joins and leaves happen between launches, on batch caches
+(``extend``, ``filter``; caches/ makes them of rows and rows of them).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import mlx.core as mx
-from mlx_lm.models.cache import BatchKVCache, KVCache
 
+from .caches import batch_of, row_of
 from .sampling import BatchSampler
 
 if TYPE_CHECKING:
@@ -87,44 +87,39 @@ class Decoded(NamedTuple):
     logprobs: RawLogprobs | None
 
 
-def _merged(caches: list[Any]) -> Any:
-    """Return one batch cache over the rows' caches. A row alone keeps its buffers: nothing is copied."""
-    first: Any = caches[0]
-    if len(caches) > 1 or type(cast("object", first)) is not KVCache or first.keys is None:
-        return first.merge(caches)
-    merged: Any = BatchKVCache([0])
-    merged.keys, merged.values = first.keys, first.values
-    merged.offset = mx.array([first.offset])
-    merged._idx = first.offset  # noqa: SLF001 - its name for how many tokens its rows hold
-    return merged
+def forward(model: Any, inputs: mx.array, caches: list[Any]) -> mx.array:
+    """Return the logits [rows, vocab] of one token for each row, lazily, and put it into the caches."""
+    return model(inputs[:, None], cache=caches)[:, -1, :]
 
 
-def _extracted(cache: Any, line: int, *, alone: bool) -> Any:
-    """Return one row's cache. A row alone, which has no padding, hands over its buffers."""
-    if not alone or type(cast("object", cache)) is not BatchKVCache:
-        return cache.extract(line)
-    single: Any = KVCache()
-    single.keys, single.values = cache.keys.view(cache.keys.dtype), cache.values.view(cache.values.dtype)
-    single.offset = cache._idx  # noqa: SLF001
-    return single
+class Moving(NamedTuple):
+    """A row between two batches: its state, the tokens that this encodes, and the input it has not seen yet."""
+
+    row: Row
+    caches: list[Any]
+    fed: int
+    next_input: mx.array
 
 
 class DecodeBatch:
-    """A running batch. Lane thread only, under the lane's stream.
+    """A running batch of rows whose cache layers are of the same kinds. Lane thread only, under its stream.
 
     Guarantees that each row decodes from its own state whatever joins or leaves. ``rows`` and the
     cache's rows are in the same order. ``launched`` counts steps; ``read_step`` is the number of the
-    last step whose tokens are known.
+    last step whose tokens are known. One that is not ``shared`` takes a single row and uses its caches as
+    they are, whatever they are.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, shared: bool = True) -> None:
         self._model = model
+        self.shared = shared
         self._caches: list[Any] = []
         self._inputs: mx.array | None = None
         self._sampler: BatchSampler | None = None
         self._probe: _Probe | None = None
         self._flying: _Step | None = None
-        self._joined: dict[str, int] = {}
+        self._unread: _Step | None = None
+        self._fed_before: dict[str, int] = {}
         self.rows: list[Row] = []
         self.launched = 0
         self.read_step = 0
@@ -136,62 +131,69 @@ class DecodeBatch:
 
     def join(self, rows: Sequence[Row]) -> None:
         """Take over the caches of prefilled rows; each starts with its last prompt token as input."""
-        layers = zip(*(row.caches for row in rows), strict=True)
-        caches = [_merged(list(layer)) for layer in layers]
-        inputs = mx.array([row.prompt[-1] for row in rows], dtype=mx.uint32)
-        if self._inputs is None:
-            self._caches, self._inputs = caches, inputs
-        else:
-            for mine, theirs in zip(self._caches, caches, strict=True):
-                mine.extend(theirs)
-            self._inputs = mx.concatenate([self._inputs, inputs])
+        caches = [row.caches for row in rows]
         for row in rows:
             row.caches = []
-            self._joined[row.id] = self.launched
-        self.rows.extend(rows)
-        self._regroup()
+            self._fed_before[row.id] = len(row.prompt) - 1 - self.launched
+        self._add(rows, caches, mx.array([row.prompt[-1] for row in rows], dtype=mx.uint32))
+
+    def admit(self, moving: Moving) -> None:
+        """Take over a row that another batch let go."""
+        self._fed_before[moving.row.id] = moving.fed - self.launched
+        self._add([moving.row], [moving.caches], moving.next_input)
+
+    def let_go(self, row: Row) -> Moving:
+        """Remove a row that decodes on in another batch. Its token in flight is still read here."""
+        line = self.rows.index(row)
+        caches, fed = self._caches_of(line), self.fed(row)
+        assert self._inputs is not None, "a row that decodes has an input"
+        moving = Moving(row, caches, fed, self._inputs[line : line + 1])
+        self._keep([each for each in range(len(self.rows)) if each != line])
+        return moving
+
+    def fed(self, row: Row) -> int:
+        """Return how many tokens a row's state encodes, the launched step's too."""
+        return self._fed_before[row.id] + self.launched
 
     def extract(self, row: Row) -> tuple[list[Any], TokenIds]:
         """Return a row's state and the tokens that it encodes: all that were fed, the launched step's too.
 
         The arrays are lazy and depend on the step in flight.
         """
-        line = self.rows.index(row)
-        fed = len(row.prompt) - 1 + self.launched - self._joined[row.id]
-        alone = len(self.rows) == 1
-        return [_extracted(cache, line, alone=alone) for cache in self._caches], row.fed(fed)
+        return self._caches_of(self.rows.index(row)), row.fed(self.fed(row))
 
     def drop_ended(self) -> None:
         """Remove the rows that have ended since the last launch."""
         keep = [line for line, row in enumerate(self.rows) if not row.ended]
-        if len(keep) == len(self.rows):
-            return
         if not keep:
             self.clear()
-            return
-        for cache in self._caches:
-            cache.filter(keep)
-        assert self._inputs is not None
-        self._inputs = self._inputs[mx.array(keep)]
-        self.rows = [self.rows[line] for line in keep]
-        self._joined = {row.id: self._joined[row.id] for row in self.rows}
-        self._regroup()
+        elif len(keep) < len(self.rows):
+            self._keep(keep)
 
     def clear(self) -> None:
         """Give up all rows and their state."""
-        self.rows, self._caches, self._inputs, self._flying = [], [], None, None
-        self._joined = {}
-        self._regroup()
+        self._flying = self._unread = None
+        self._keep([])
 
     def advance(self) -> list[Decoded]:
-        """Launch the next step, then return the tokens of the one before (none on the first call).
+        """Launch the next step, then return the tokens of the one before (none on the first call)."""
+        self.launch()
+        return self.read()
 
-        No step is launched when every row is known to end with the tokens about to be read.
+    def launch(self) -> bool:
+        """Launch the next step and return whether there was one to launch.
+
+        There is none without rows, nor when every row is known to end with the tokens in flight. Those are
+        to be read before the next launch.
         """
-        before = self._flying
-        self._flying = None
-        if before is None or not all(row.ends_next for row in self.rows):
+        self._unread, self._flying = self._flying, None
+        if self.rows and (self._unread is None or not all(row.ends_next for row in self.rows)):
             self._flying = self._launch()
+        return self._flying is not None
+
+    def read(self) -> list[Decoded]:
+        """Return the tokens of the step that was in flight when the newest was launched."""
+        before, self._unread = self._unread, None
         if before is None:
             return []
         tokens = cast("list[int]", before.tokens.tolist())
@@ -204,7 +206,7 @@ class DecodeBatch:
 
     def _launch(self) -> _Step:
         assert self._inputs is not None, "a step needs rows"
-        logits: mx.array = self._model(self._inputs[:, None], cache=self._caches)[:, -1, :]
+        logits = forward(self._model, self._inputs, self._caches)
         sampler = self._grouped(logits.shape[-1])
         tokens = sampler.sample(logits)
         measured = self._probe.measure(logits, tokens) if self._probe is not None else ()
@@ -215,6 +217,41 @@ class DecodeBatch:
         )
         self._inputs = tokens
         return _Step(tuple(self.rows), tokens, self._probe, measured)
+
+    def _add(self, rows: Sequence[Row], caches: Sequence[list[Any]], inputs: mx.array) -> None:
+        if not self.shared:
+            assert len(rows) == 1, "rows that cannot share a batch come alone"
+            assert not self.rows, "a batch of its own is taken"
+            self._caches, self._inputs = caches[0], inputs
+        else:
+            layers = [batch_of(list(layer)) for layer in zip(*caches, strict=True)]
+            if self._inputs is None:
+                self._caches, self._inputs = layers, inputs
+            else:
+                for mine, theirs in zip(self._caches, layers, strict=True):
+                    mine.extend(theirs)
+                self._inputs = mx.concatenate([self._inputs, inputs])
+        self.rows.extend(rows)
+        self._regroup()
+
+    def _caches_of(self, line: int) -> list[Any]:
+        if not self.shared:
+            return list(self._caches)
+        alone = len(self.rows) == 1
+        return [row_of(cache, line, alone=alone) for cache in self._caches]
+
+    def _keep(self, lines: list[int]) -> None:
+        """Keep these rows only. A step in flight is left to be read."""
+        self._regroup()
+        self.rows = [self.rows[line] for line in lines]
+        self._fed_before = {row.id: self._fed_before[row.id] for row in self.rows}
+        if not lines:
+            self._caches, self._inputs = [], None
+            return
+        for cache in self._caches:
+            cache.filter(lines)
+        assert self._inputs is not None
+        self._inputs = self._inputs[mx.array(lines)]
 
     def _grouped(self, vocab: int) -> BatchSampler:
         if self._sampler is None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ...storage.tokens import TokenIds
     from .port import Detokenizer, ModelInfo
+    from .scheme import KvScheme
 
 
 class EndingCodec(Protocol):
@@ -53,6 +54,11 @@ class LoadedModel(Protocol):
     @property
     def info(self) -> ModelInfo:
         """What the rest of the system may know."""
+        ...
+
+    @property
+    def scheme(self) -> KvScheme:
+        """How its KV state is kept."""
         ...
 
 

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 import mlx.core as mx
 from mlx_lm import utils as mlx_lm_utils
 
-from .batchable import always_trims, cache_layers
+from .accounting import SAMPLE_TOKENS, kv_cost, layout_of, signatures_of
+from .batchable import always_trims
 from .codec import HfTextCodec
 from .device import compute_dtype, computes_on_cpu
 from .errors import ModelUnreadable
 from .model_config import ModelConfig
 from .port import ModelInfo
+from .scheme import KvChoice, KvScheme
+from .scheme_start import resolve
 from .store import check_model_directory
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in memory: evaluated weights, its text codec and what others may know of it.
+    """A model in memory: evaluated weights, its text codec, KV scheme and what others may know of it.
 
     Its parameters must not be changed: lanes and incarnations of lanes share them.
     """
@@ -42,21 +45,29 @@ class LoadedModel:
     info: ModelInfo
     path: Path
     config: ModelConfig
+    scheme: KvScheme
 
 
 class ModelHandle:
     """Names a model directory and loads it on first use; later calls give the same object.
 
-    Any thread. A load that failed is tried again by the next call.
+    ``kv`` is how its KV state is to be kept. Any thread. A load that failed is tried again by the next call.
     """
 
     def __init__(
-        self, path: Path, model_id: str, *, dtype: DtypePolicy = "auto", context_length: int | None = None
+        self,
+        path: Path,
+        model_id: str,
+        *,
+        dtype: DtypePolicy = "auto",
+        context_length: int | None = None,
+        kv: KvChoice | None = None,
     ) -> None:
         if context_length is not None and context_length < 1:
             raise ValueError(f"context_length must be at least 1, not {context_length}")
         self.path = path
         self.id = model_id
+        self.kv = kv or KvChoice()
         self._dtype: DtypePolicy = dtype
         self._context_length = context_length
         self._lock = threading.Lock()
@@ -65,7 +76,7 @@ class ModelHandle:
     def load(self) -> LoadedModel:
         """Return the model, loading it if this is the first call; a second thread waits for the first.
 
-        Raises ModelUnreadable, naming the directory, with the cause chained.
+        Raises ModelUnreadable, naming the directory, with the cause chained, and SchemeRefused.
         """
         with self._lock:
             if self._loaded is None:
@@ -78,12 +89,12 @@ class ModelHandle:
             model, wrapper, config = _read(self.path)
             dtype = _cast(model, self._dtype)
             evaluate_model(model)
-            layers = cache_layers(model)
         # Model files are foreign: any exception out of building a model from them means that they
         # are not readable, and which types occur is up to mlx-lm, transformers and the model class.
         except Exception as error:
             raise ModelUnreadable(f"{self.path}: cannot be loaded: {_named(error)}") from error
         codec = HfTextCodec(wrapper, config.end_tokens)
+        scheme = resolve(self.kv, model, self.path)
         info = ModelInfo(
             id=self.id,
             context_length=self._context_length or config.context_length,
@@ -92,9 +103,12 @@ class ModelHandle:
             default_temperature=config.default_temperature,
             created_s=int((self.path / "config.json").stat().st_mtime),
             trims=always_trims(model),
-            layers=layers,
+            layers=signatures_of(layout_of(model, SAMPLE_TOKENS, scheme)),
+            scheme=scheme.name,
+            kv=kv_cost(model, scheme),
+            scheme_notes=scheme.notes,
         )
-        return LoadedModel(model=model, codec=codec, info=info, path=self.path, config=config)
+        return LoadedModel(model=model, codec=codec, info=info, path=self.path, config=config, scheme=scheme)
 
 
 def evaluate_model(model: nn.Module) -> None:

@@ -2,20 +2,21 @@
 
 A stored spec is foreign until it equals what this model's caches would hold after as many tokens. That is
 known without computing anything: the model is called lazily on a few tokens with empty caches, and the shapes
-of what comes out are compared. So no number in a file, however hostile, reaches MLX or sizes an allocation
-unless the model's own state has that size.
+of what comes out are compared (accounting.py). So no number in a file, however hostile, reaches MLX or sizes an
+allocation unless the model's own state has that size. Under a quantised KV scheme a state is plain or quantised
+by its length alone, and only that one is taken.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
+from .accounting import SAMPLE_TOKENS, Layout, layout_of
 from .errors import StateMismatch
-from .layers import codec_of, leaves, structure_of
 from .layers.tensors import LayerState, blank_arrays, held_in, with_capacity
 from .memory import MlxMemoryGauge
 from .snapshots import MlxCheckpoint
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from .layers.codec import LayerCodec
 
     MakeCaches = Callable[[Any], list[Any]]
-
-SAMPLE_TOKENS: Final = 64
-"""Tokens of the longest lazy call: convolution states and the like have their full width by then."""
 
 
 class MlxRestoreTarget:
@@ -68,7 +66,7 @@ class MlxRestoreTarget:
 class MlxRestorer:
     """``checkpoint.Restorer`` for one model. One thread from ``open`` to ``close``; it loads the model.
 
-    ``make_caches`` gives the caches that serving this model uses; mlx-lm's own choice by default.
+    ``make_caches`` gives the caches that serving this model begins with; mlx-lm's own choice by default.
     """
 
     def __init__(
@@ -81,7 +79,7 @@ class MlxRestorer:
         self._handle = handle
         self._make_caches = make_caches
         self._memory = memory or MlxMemoryGauge()
-        self._samples: dict[int, tuple[LayerSpec, ...]] = {}
+        self._samples: dict[tuple[int, bool], Layout] = {}
         self._stream: mx.ThreadLocalStream | None = None
         self._thread: int | None = None
 
@@ -99,9 +97,8 @@ class MlxRestorer:
         if self._stream is None or self._thread != threading.get_ident():
             raise RuntimeError("allocate belongs on the thread that opened the restorer")
         with mx.stream(self._stream):
-            caches = self._make_caches(self._handle.load().model)
-            codecs = [codec_of(cache) for cache in leaves(caches)]
-            self._check(spec, codecs)
+            sample = self._check(spec)
+            codecs = sample.codecs
             rooms = [codec.capacity(layer) for codec, layer in zip(codecs, spec.layers, strict=True)]
             shapes = [
                 with_capacity(tensor, room)
@@ -111,44 +108,49 @@ class MlxRestorer:
             self._check_size(sum(shape.nbytes for shape in shapes))
             arrays = iter(blank_arrays(shapes))
             layers = [_held(layer, room, arrays) for layer, room in zip(spec.layers, rooms, strict=True)]
-        return MlxRestoreTarget(spec, structure_of(caches), layers, codecs)
+        return MlxRestoreTarget(spec, sample.structure, layers, codecs)
 
     def close(self) -> None:
         """Give the stream up. Idempotent."""
         self._stream = self._thread = None
         self._samples.clear()
 
-    def _check(self, spec: CheckpointSpec, codecs: Sequence[LayerCodec]) -> None:
+    def _check(self, spec: CheckpointSpec) -> Layout:
+        """Return what this model's caches hold after a few tokens, once ``spec`` is the same after its own."""
         if spec.attachments:
             raise StateMismatch(f"attachments of {spec.attachments[0].schema!r} are not known here")
         if not spec.tokens:
             raise StateMismatch("no tokens, no state")
-        if len(spec.layers) != len(codecs):
-            raise StateMismatch(f"{len(spec.layers)} layers, the model's caches are {len(codecs)}")
-        samples = self._sample(min(len(spec.tokens), SAMPLE_TOKENS))
-        for place, (codec, sample, stored) in enumerate(zip(codecs, samples, spec.layers, strict=True)):
-            if stored.signature != sample.signature:
+        sample = self._sample(len(spec.tokens))
+        if len(spec.layers) != len(sample.layers):
+            raise StateMismatch(f"{len(spec.layers)} layers, the model's caches are {len(sample.layers)}")
+        for place, (codec, wanted, stored) in enumerate(
+            zip(sample.codecs, sample.layers, spec.layers, strict=True)
+        ):
+            if stored.signature != wanted.signature:
                 raise StateMismatch(
-                    f"layer {place} is {stored.signature!r}, the model's is {sample.signature!r}"
+                    f"layer {place} is {stored.signature!r}, the model's is {wanted.signature!r}"
                 )
             try:
-                _require_equal(codec.expect(sample, stored), stored)
+                _require_equal(codec.expect(wanted, stored), stored)
+                _require_floor(wanted.reusable_from, stored)
             except StateMismatch as error:
                 raise StateMismatch(f"layer {place} ({stored.signature}): {error}") from error
+        return sample
 
     def _check_size(self, needed: int) -> None:
         limit = self._memory().limit_bytes
         if limit and needed > limit:
             raise StateMismatch(f"needs {needed} bytes, the device may hold {limit}")
 
-    def _sample(self, length: int) -> tuple[LayerSpec, ...]:
-        """Return what the model's caches hold after ``length`` tokens, from shapes alone."""
-        if length not in self._samples:
-            model = self._handle.load().model
-            caches = self._make_caches(model)
-            model(mx.zeros((1, length), mx.uint32), cache=caches)
-            self._samples[length] = tuple(codec_of(each).hold(each, length).spec for each in leaves(caches))
-        return self._samples[length]
+    def _sample(self, length: int) -> Layout:
+        """Return what the model's caches hold after ``length`` tokens, or after as many as it takes to know."""
+        loaded = self._handle.load()
+        scheme = loaded.scheme if loaded.scheme.converted_at(length) else None
+        key = min(length, SAMPLE_TOKENS), scheme is not None
+        if key not in self._samples:
+            self._samples[key] = layout_of(loaded.model, key[0], scheme, self._make_caches)
+        return self._samples[key]
 
 
 def _held(layer: LayerSpec, capacity: int | None, arrays: Iterator[mx.array]) -> LayerState:
@@ -160,6 +162,12 @@ def _held(layer: LayerSpec, capacity: int | None, arrays: Iterator[mx.array]) ->
         tensors=tuple(held_in(next(arrays), tensor, capacity) for tensor in layer.tensors),
         geometry=dict(layer.geometry),
     )
+
+
+def _require_floor(least: int, stored: LayerSpec) -> None:
+    """Raise StateMismatch for a state that claims to serve prefixes from before its conversion."""
+    if stored.reusable_from < least:
+        raise StateMismatch(f"reusable from {stored.reusable_from}, expected {least} or more")
 
 
 def _require_equal(expected: LayerSpec, stored: LayerSpec) -> None:

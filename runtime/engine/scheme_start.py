@@ -142,7 +142,9 @@ def _require(
         return
     if not asked:
         return
-    which = "none of the model's cache layers takes it" if not scheme.quantises else "some named layers do not"
+    which = (
+        "none of the model's cache layers takes it" if not scheme.quantises else "some named layers do not"
+    )
     raise SchemeRefused(f"kv.scheme = {choice.scheme!r}: {which}: {'; '.join(_summed(reasons))}")
 
 

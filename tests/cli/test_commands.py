@@ -74,7 +74,7 @@ def test_every_fault_is_one_line_and_the_code_is_2(tmp_path: Path, command: tupl
         (("--ram", "0"), "--ram: cache.ram.max"),
         (("--batch", "0"), "--batch: lanes.batch: found 0"),
         (("--kv", "kv3"), '--kv: kv.scheme: found "kv3"'),
-        (("--kv", "kv8"), "--kv: kv.scheme"),
+        (("--kv", "turbo:k8v3"), "--kv: kv.scheme"),
         (("--host", "0.0.0.0"), "--host: server.host"),
         ((""), "MODEL: model.path"),
     ],

@@ -144,6 +144,13 @@ def test_a_port_flag_contradicts_a_socket_even_at_the_default_port() -> None:
     assert str(problem.origin) == "--port"
 
 
+@pytest.mark.parametrize("scheme", ["kv8", "kv4", "config"])
+def test_a_quantised_scheme_is_taken_with_its_group_and_start(scheme: str) -> None:
+    loaded = load(assignments=[f"kv.scheme={scheme}", "kv.group_size=32", "kv.start=9"])
+    assert (loaded.config.kv.scheme, loaded.config.kv.group_size, loaded.config.kv.start) == (scheme, 32, 9)
+    assert loaded.warnings == ()
+
+
 @pytest.mark.parametrize(
     "assignments",
     [
@@ -160,7 +167,9 @@ def test_what_agrees_is_taken_without_a_warning(assignments: list[str]) -> None:
     assert load(assignments=assignments).warnings == ()
 
 
-@pytest.mark.parametrize("assignment", ["kv.scheme=kv8", "model.draft=small", 'model.adapters={a = "x"}'])
+@pytest.mark.parametrize(
+    "assignment", ["kv.scheme=turbo:k8v3", "model.draft=small", 'model.adapters={a = "x"}']
+)
 def test_asking_for_what_would_change_answers_and_does_not_exist_stops_the_start(assignment: str) -> None:
     (problem,) = problems_of(assignments=[assignment])
     assert "not in this version" in problem.expected
@@ -173,9 +182,12 @@ def test_asking_for_what_would_change_answers_and_does_not_exist_stops_the_start
         "cache.ssd.layout=blocks",
         "checkpoint.interval_tokens=64",
         "kv.start=9",
+        "kv.group_size=32",
     ],
 )
-def test_asking_for_what_would_only_be_faster_and_does_not_exist_is_warned_about(assignment: str) -> None:
+def test_asking_for_what_has_no_effect_or_would_only_be_faster_and_does_not_exist_is_warned_about(
+    assignment: str,
+) -> None:
     (warning,) = load(assignments=[assignment]).warnings
     assert warning.key == assignment.partition("=")[0]
     assert "without it" in warning.hint

@@ -16,6 +16,7 @@ from mlx_lm.models.cache import ArraysCache, ConcatenateKVCache
 from samovar.runtime.engine.checkpoint import MemoryReading
 from samovar.runtime.engine.errors import StateMismatch, UnknownCache
 from samovar.runtime.engine.restore import MlxRestorer
+from samovar.runtime.engine.scheme import BF16
 from samovar.runtime.engine.snapshots import clone, snapshot
 from samovar.storage.spec import AttachmentSpec, CheckpointSpec, LayerSpec, TensorSpec
 from samovar.storage.tokens import TokenIds
@@ -365,6 +366,8 @@ def test_a_new_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 class Grams:
     """A model whose state is its last three tokens, or as many as there are."""
+
+    scheme = BF16
 
     def load(self) -> Any:
         return self

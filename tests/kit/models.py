@@ -17,6 +17,7 @@ import samovar.runtime.engine  # noqa: F401 - loads OpenBLAS before MLX
 from mlx.utils import tree_flatten, tree_unflatten
 from samovar.runtime.engine.loading import evaluate_model
 from samovar.runtime.engine.port import ModelInfo, RenderedPrompt
+from samovar.runtime.engine.scheme import BF16, KvScheme
 from samovar.storage.tokens import TokenIds
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class TinyModel:
     model: Any
     codec: ByteCodec = field(default_factory=ByteCodec)
     info: ModelInfo = field(default_factory=lambda: ModelInfo("tiny", 4096, VOCAB, "float32", 0.0, 0))
+    scheme: KvScheme = BF16
 
     def load(self) -> TinyModel:
         return self

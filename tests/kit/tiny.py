@@ -6,15 +6,19 @@ renders to the same ids.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
+from samovar.runtime.engine.accounting import SAMPLE_TOKENS, kv_cost, layout_of, signatures_of
 from samovar.runtime.engine.backend import BackendOptions, MlxBackend
-from samovar.runtime.engine.batchable import always_trims, cache_layers
+from samovar.runtime.engine.batchable import always_trims
 from samovar.runtime.engine.memory import MlxMemoryGauge
 from samovar.runtime.engine.port import ModelInfo, RenderedPrompt
 from samovar.runtime.engine.restore import MlxRestorer
+from samovar.runtime.engine.scheme import KvChoice, KvScheme
+from samovar.runtime.engine.scheme_start import resolve
 from samovar.storage.identity import Identity
 from samovar.storage.tokens import TokenIds
 
@@ -79,9 +83,30 @@ class _Loaded:
     model: object
     codec: CharacterCodec
     info: ModelInfo
+    scheme: KvScheme
 
     def load(self) -> _Loaded:
         return self
+
+
+@functools.cache
+def _loaded_of(family: str, context_length: int, kv: KvChoice) -> _Loaded:
+    model = build(family)
+    scheme = resolve(kv, model)
+    info = ModelInfo(
+        family,
+        context_length,
+        VOCAB,
+        "float32",
+        0.0,
+        0,
+        trims=always_trims(model),
+        layers=signatures_of(layout_of(model, SAMPLE_TOKENS, scheme)),
+        scheme=scheme.name,
+        kv=kv_cost(model, scheme),
+        scheme_notes=scheme.notes,
+    )
+    return _Loaded(model, CharacterCodec(), info, scheme)
 
 
 @dataclass(frozen=True)
@@ -91,20 +116,10 @@ class TinyEngine:
     family: str
     options: BackendOptions = field(default_factory=BackendOptions)
     context_length: int = 4096
+    kv: KvChoice = field(default_factory=KvChoice)
 
     def _loaded(self) -> _Loaded:
-        model = build(self.family)
-        info = ModelInfo(
-            self.family,
-            self.context_length,
-            VOCAB,
-            "float32",
-            0.0,
-            0,
-            trims=always_trims(model),
-            layers=cache_layers(model),
-        )
-        return _Loaded(model, CharacterCodec(), info)
+        return _loaded_of(self.family, self.context_length, self.kv)
 
     def backend(self) -> MlxBackend:
         return MlxBackend(self._loaded(), self.options)
@@ -119,7 +134,8 @@ class TinyEngine:
         return self._loaded().info
 
     def identity(self) -> Identity:
-        return Identity(f"tiny-{self.family}", {"family": self.family, "mlx": mx.__version__})
+        name = f"tiny-{self.family}-{self.kv.scheme}-{self.kv.start}"
+        return Identity(name, {"kv_scheme": self._loaded().scheme.key, "mlx": mx.__version__})
 
     def restorer(self) -> Restorer:
         return MlxRestorer(self._loaded())
