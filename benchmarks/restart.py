@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.serving import WORDS
+from benchmarks.serving_chat import WORDS
 
 START_S = 180.0
 REPLY_S = 600.0

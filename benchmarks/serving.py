@@ -1,196 +1,201 @@
-"""Samovar against ``mlx_lm.server`` on the same model, in one run: TTFT, and tokens/s at 1 and 4 streams.
+"""Samovar beside the other MLX servers: same model, same prompts, one run.
 
-    python -m benchmarks.serving [--model DIR] [--rounds 3] [--tokens 64] [--json PATH]
+    python -m benchmarks.serving [--servers samovar,mlx_lm] [--rounds 2] [--limit-min 15] [--quick]
+                                 [--model DIR] [--peers DIR] [--seed N] [--json PATH]
 
-Without ``--model`` the default model is used, dequantised to float32 once into a temporary folder, because
-that is what both compute with on a CPU. Both servers stay up and the measurements alternate, so that
-whatever else the machine does falls on both. Prompts differ from their first words on (the system message's),
-so no prefix cache helps either. Both get OpenBLAS.
+Every server is started alone, measured and stopped; two rounds, A B C … A B C …, so that whatever else the
+machine does falls on all. What is measured: serving_measures.py; how figures, ratios and goals come of it:
+serving_report.py; how the others are installed and started: peers.py (`python -m benchmarks.peers` installs
+them; one that is not there is reported as skipped). All serve one float32 copy of the default model
+(peers_model.py), Samovar with its SSD tier in a temporary folder.
+
+Bounded: each visit gets an equal share of what is left of ``--limit-min``; a measure that a server has no
+time left for is skipped and said so; a server that hangs is killed and reported. ``--quick``: one round of
+short replies and prompts of a few hundred tokens, about two minutes for three servers; its figures are for
+trying things out. JSON goes to ``--json``; the recorded result is benchmarks/results/serving.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
-import itertools
 import json
 import os
 import platform
-import random
+import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from samovar.runtime.engine.blas import preload_openblas
 
-START_S = 180.0
-REPLY_S = 300.0
-WORDS = [
-    "river",
-    "stone",
-    "garden",
-    "lantern",
-    "winter",
-    "market",
-    "window",
-    "copper",
-    "music",
-    "paper",
-    "harbor",
-    "shadow",
-    "silver",
-    "morning",
-    "bridge",
-    "forest",
-    "candle",
-    "letter",
-    "orchard",
-    "thunder",
-    "village",
-    "mirror",
-    "blanket",
-    "compass",
-    "meadow",
-    "kettle",
-    "signal",
-    "velvet",
-]
-_numbers = itertools.count(1)
+from .peers import Environments, NotInstalled, Peer, environment, model_name, selected
+from .peers_model import float32_model
+from .serving_chat import Chat, ChatFailed, Prompts
+from .serving_measures import FULL, QUICK, Samples, Scale, measures
+from .serving_report import goals, lines, show
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import IO, Self
+
+START_S = 90.0
+STOP_S = 15.0
+REPLY_S = 120.0
+LEAST_S = 5.0
+
+
+class NoStart(Exception):
+    """A server did not come up. The message has the end of its output."""
 
 
 @dataclass
 class Contender:
-    """One server process and what was measured of it."""
+    """A server of the run and what is known of it so far. ``notes``: what failed or was skipped."""
 
-    name: str
-    command: list[str]
-    port: int
-    ttft_s: dict[int, list[float]] = field(default_factory=dict)
-    tps: dict[str, list[float]] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    peer: Peer
+    versions: dict[str, str]
+    samples: Samples = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    command: list[str] = field(default_factory=list)
 
-    def start(self) -> None:
-        """Start the server and wait until it answers."""
-        self.process = subprocess.Popen(
-            self.command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    def take(self, samples: Samples) -> None:
+        """Add the samples of one measure."""
+        for name, values in samples.items():
+            self.samples.setdefault(name, []).extend(values)
+
+
+class Process:
+    """A server process in a group of its own, with a folder that lasts as long as it does."""
+
+    def __init__(self, command: list[str], port: int, folder: Path) -> None:
+        self._port = port
+        self._output: IO[bytes] = (folder / "output.log").open("w+b")
+        self._process = subprocess.Popen(
+            command,
+            env=environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
-        until = time.monotonic() + START_S
-        while time.monotonic() < until:
-            assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process and whatever it has started: politely, then by force."""
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_S)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        self._output.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def wait_up(self, timeout_s: float) -> None:
+        """Wait until the server lists its models. Raises NoStart."""
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s:
+            if not self.alive:
+                raise NoStart(f"ended with {self._process.returncode}: {self.tail()}")
+            if self._answers():
+                return
+            time.sleep(0.1)
+        raise NoStart(f"did not come up in {timeout_s:.0f} s: {self.tail()}")
+
+    def tail(self) -> str:
+        """Return the last lines of what the server wrote."""
+        self._output.flush()
+        self._output.seek(0)
+        return " / ".join(self._output.read().decode(errors="replace").strip().splitlines()[-6:])
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5.0)
+        try:
+            connection.request("GET", "/v1/models")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return  # the whole group is gone
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One run: where things are, how much is asked for, and until when (monotonic s)."""
+
+    environments: Environments
+    model: Path
+    scale: Scale
+    seed: int
+    until_s: float
+
+    def visit(self, contender: Contender, round_number: int, share_s: float) -> None:
+        """Start a server, measure it for at most about ``share_s``, stop it. What fails becomes a note."""
+        begun_s = time.monotonic()
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+            folder, port = Path(name), free_port()
+            contender.command = self.environments.command(contender.peer, self.model, port, folder)
+            with Process(contender.command, port, folder) as process:
+                try:
+                    process.wait_up(min(START_S, self._left_s()))
+                    prompts = Prompts(self.seed + round_number, self.model)
+                    self._chat(contender, port).ask(prompts.short(), 8)  # warm up
+                    contender.take({"start_s": [time.monotonic() - begun_s]})
+                    self._measure(contender, process, prompts, port, begun_s + share_s)
+                except (NoStart, ChatFailed) as error:
+                    contender.notes.append(f"round {round_number}: {error}")
+
+    def _measure(
+        self, contender: Contender, process: Process, prompts: Prompts, port: int, until_s: float
+    ) -> None:
+        for name, measure in measures(self.scale).items():
+            if time.monotonic() > until_s:
+                contender.notes.append(f"no time for: {name}")
+                continue
             try:
-                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-                connection.request("GET", "/v1/models")
-                if connection.getresponse().status == http.HTTPStatus.OK:
+                contender.take(measure(self._chat(contender, port), prompts))
+            except ChatFailed as error:
+                contender.notes.append(f"{name}: {error}")
+                if error.hung or not process.alive:
+                    contender.notes.append(f"given up: {process.tail()[-300:]}")
                     return
-            except OSError:
-                time.sleep(0.2)
-        raise TimeoutError(f"{self.name} did not come up")
 
-    def stop(self) -> None:
-        """End the server."""
-        if self.process is not None:
-            self.process.terminate()
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
+    def _chat(self, contender: Contender, port: int) -> Chat:
+        return Chat(port, model_name(contender.peer, self.model), min(REPLY_S, self._left_s()))
+
+    def _left_s(self) -> float:
+        return max(LEAST_S, self.until_s - time.monotonic())
 
 
-@dataclass
-class Reply:
-    """When (s, on one clock) a reply was asked for and when each of its content chunks came."""
-
-    asked_s: float
-    chunks_s: list[float]
-    tokens: int
-
-
-def environment() -> dict[str, str]:
-    """Return the environment of both servers: no hub, and OpenBLAS preloaded where there is one."""
-    report = preload_openblas()
-    preload = {"LD_PRELOAD": report.library} if report.active and report.library else {}
-    return {**os.environ, **preload, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-
-
-def prompt(words: int, chance: random.Random) -> list[dict[str, str]]:
-    """Return messages that no server has seen: they differ from the first words of the system message on."""
-    text = " ".join(chance.choice(WORDS) for _ in range(words))
-    return [
-        {"role": "system", "content": f"{next(_numbers)} {chance.random()}"},
-        {"role": "user", "content": f"Continue this list of words for as long as you can: {text}"},
-    ]
-
-
-def stream(port: int, messages: list[dict[str, str]], tokens: int) -> Reply:
-    """Ask for a streamed reply of ``tokens`` tokens and time it; every content chunk is one token."""
-    body = {
-        "model": "default_model",
-        "messages": messages,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "max_tokens": tokens,
-        "temperature": 0.0,
-    }
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REPLY_S)
-    begun = time.perf_counter()
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    if response.status != http.HTTPStatus.OK:
-        raise RuntimeError(f"{response.status}: {response.read()!r}")
-    chunks_s: list[float] = []
-    usage = 0
-    while line := response.readline():
-        if not line.startswith(b"data: {"):
-            continue
-        event = json.loads(line[6:])
-        usage = (event.get("usage") or {}).get("completion_tokens", usage)
-        choices = event.get("choices") or []
-        if choices and (choices[0].get("delta") or {}).get("content"):
-            chunks_s.append(time.perf_counter())
-    connection.close()
-    assert chunks_s, "no content came"
-    return Reply(begun, chunks_s, usage)
-
-
-def measure_ttft(contender: Contender, words: int, chance: random.Random) -> None:
-    reply = stream(contender.port, prompt(words, chance), 2)
-    contender.ttft_s.setdefault(words, []).append(reply.chunks_s[0] - reply.asked_s)
-
-
-def measure_streams(contender: Contender, streams: int, tokens: int, chance: random.Random) -> None:
-    """Stream replies at once and note two rates.
-
-    ``decode``: content chunks (one token each) in the time in which every stream was decoding. ``whole``: all
-    tokens over the time from the first request to the last token, prefill included.
-    """
-    conversations = [prompt(20, chance) for _ in range(streams)]
-    replies: list[Reply] = []
-    threads = [
-        threading.Thread(
-            target=lambda messages=messages: replies.append(stream(contender.port, messages, tokens))
-        )
-        for messages in conversations
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(replies) == streams, "a stream failed"
-    from_s = max(reply.chunks_s[0] for reply in replies)
-    to_s = min(reply.chunks_s[-1] for reply in replies)
-    decoded = sum(from_s < at_s <= to_s for reply in replies for at_s in reply.chunks_s)
-    contender.tps.setdefault(f"decode, {streams} stream(s)", []).append(decoded / (to_s - from_s))
-    took_s = max(reply.chunks_s[-1] for reply in replies) - min(reply.asked_s for reply in replies)
-    tokens_in_all = sum(reply.tokens for reply in replies)
-    contender.tps.setdefault(f"whole, {streams} stream(s)", []).append(tokens_in_all / took_s)
+def compare(run: Comparison, contenders: list[Contender], rounds: int) -> None:
+    """Visit every server in every round."""
+    visits = rounds * len(contenders)
+    for number in range(1, rounds + 1):
+        for contender in contenders:
+            share_s = (run.until_s - time.monotonic()) / visits
+            begun_s = time.monotonic()
+            run.visit(contender, number, share_s)
+            visits -= 1
+            print(f"round {number}: {contender.peer.name}, {time.monotonic() - begun_s:.0f} s", flush=True)
 
 
 def free_port() -> int:
@@ -199,98 +204,98 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def prepare_model(folder: Path) -> Path:
-    """Write a float32 copy of the default model, as a directory that both servers read."""
-    import mlx.core as mx  # noqa: PLC0415 - not in the process that only measures
-    from mlx_lm.utils import dequantize_model, load, save_model  # noqa: PLC0415
-    from samovar.runtime.engine.sources import DEFAULT_MODEL, parse_source  # noqa: PLC0415
-    from samovar.runtime.engine.store import ModelStore  # noqa: PLC0415
-
-    source = ModelStore().resolve(parse_source(DEFAULT_MODEL))
-    model, tokenizer, config = load(str(source), return_config=True)
-    model.set_dtype(mx.float32)
-    model = dequantize_model(model)
-    save_model(folder, model)
-    config = {name: value for name, value in config.items() if not name.startswith("quantization")}
-    (folder / "config.json").write_text(json.dumps(config))
-    tokenizer.save_pretrained(folder)
-    return folder
+def gather(environments: Environments, names: str | None) -> tuple[list[Contender], dict[str, str]]:
+    """Return the servers that are installed, and why the others are skipped."""
+    contenders: list[Contender] = []
+    skipped: dict[str, str] = {}
+    for peer in selected(names):
+        try:
+            contenders.append(Contender(peer, environments.versions(peer)))
+        except NotInstalled as error:
+            skipped[peer.name] = str(error)
+    return contenders, skipped
 
 
-def report(contenders: list[Contender], rounds: int) -> dict[str, object]:
-    """Print medians and ratios; return them."""
-    ours, theirs = contenders
-    rows: dict[str, object] = {}
-    print(
-        f"\n{'measure':<28}{ours.name:>12}{theirs.name:>16}{'ratio':>8}   (median of {rounds}, > 1: better)"
-    )
-    for words in ours.ttft_s:
-        a, b = statistics.median(ours.ttft_s[words]), statistics.median(theirs.ttft_s[words])
-        rows[f"ttft_{words}_words"] = {"samovar_s": a, "mlx_lm_s": b, "ratio": b / a}
-        print(f"{f'TTFT, {words} words':<28}{a:>10.3f} s{b:>14.3f} s{b / a:>8.2f}")
-    for streams in ours.tps:
-        a, b = statistics.median(ours.tps[streams]), statistics.median(theirs.tps[streams])
-        rows[f"tokens/s {streams}"] = {"samovar": a, "mlx_lm": b, "ratio": a / b}
-        print(f"{f'tokens/s {streams}':<28}{a:>12.1f}{b:>16.1f}{a / b:>8.2f}")
-    return rows
+def record(
+    run: Comparison, contenders: list[Contender], skipped: dict[str, str], took_s: float
+) -> dict[str, object]:
+    """Return the result: figures, ratios, goals, and everything that they come from."""
+    samples = {contender.peer.name: contender.samples for contender in contenders}
+    return {
+        "benchmark": "serving",
+        "command": " ".join(["python -m benchmarks.serving", *_shown(sys.argv[1:])]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {"cores": os.cpu_count(), "arch": platform.machine(), "python": platform.python_version()},
+        "took_s": round(took_s),
+        "seed": run.seed,
+        "scale": asdict(run.scale),
+        "blas": preload_openblas().active,
+        "ratio": "how many times better Samovar is; above 1: ahead",
+        "figures": {
+            line.figure.label: {
+                "unit": line.figure.unit,
+                "values": _rounded(line.values),
+                "ratios": _rounded(line.ratios),
+                "goal": "ahead of every one",
+                "met": line.ahead,
+            }
+            for line in lines(samples)
+        },
+        "goals": [asdict(goal) for goal in goals(samples)],
+        "servers": {
+            each.peer.name: {
+                "versions": each.versions,
+                "command": " ".join(_shown(each.command)),
+                "notes": each.notes,
+                "samples": {
+                    name: [round(value, 4) for value in values] for name, values in each.samples.items()
+                },
+            }
+            for each in contenders
+        },
+        "skipped": skipped,
+    }
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in values.items()}
+
+
+def _shown(arguments: list[str]) -> list[str]:
+    """Leave the folders of this machine out of what is recorded."""
+    return [Path(each).name if "/" in each else each for each in arguments]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", type=Path)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--servers", help="names, comma-separated; all that are installed without it")
+    parser.add_argument("--rounds", type=int, default=None)
+    parser.add_argument("--limit-min", type=float, default=15.0)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--model", type=Path, help="an mlx-lm model directory instead of the default model")
+    parser.add_argument("--peers", type=Path, help="folder of the peers' environments")
+    parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        model = args.model or prepare_model(Path(folder))
-        rows, contenders = run(model, args.rounds, args.tokens)
+    environments = Environments(args.peers)
+    contenders, skipped = gather(environments, args.servers)
+    model = args.model or float32_model()
+    begun_s = time.monotonic()
+    run = Comparison(
+        environments, model, QUICK if args.quick else FULL, args.seed, begun_s + args.limit_min * 60.0
+    )
+    compare(run, contenders, args.rounds or (1 if args.quick else 2))
+    result = record(run, contenders, skipped, time.monotonic() - begun_s)
+    samples = {contender.peer.name: contender.samples for contender in contenders}
+    print(show(lines(samples), goals(samples), list(samples)))
+    for name, notes in {
+        **{c.peer.name: c.notes for c in contenders},
+        **{n: [w] for n, w in skipped.items()},
+    }.items():
+        for note in notes:
+            print(f"{name}: {note}")
     if args.json:
-        write(args.json, rows, contenders)
-
-
-def run(model: Path, rounds: int, tokens: int) -> tuple[dict[str, object], list[Contender]]:
-    ports = free_port(), free_port()
-    samovar = ["-m", "samovar.runtime.cli", "serve", str(model), "--port", str(ports[0])]
-    mlx_lm = ["-m", "mlx_lm.server", "--model", str(model), "--host", "127.0.0.1", "--port", str(ports[1])]
-    contenders = [
-        Contender(
-            "samovar", [sys.executable, *samovar, "--set", 'model.aliases=["default_model"]'], ports[0]
-        ),
-        Contender("mlx_lm.server", [sys.executable, *mlx_lm], ports[1]),
-    ]
-    chance = random.Random(7)
-    try:
-        for contender in contenders:
-            contender.start()
-            stream(contender.port, prompt(20, chance), 8)  # warm up
-        for number in range(rounds):
-            for contender in contenders if number % 2 == 0 else reversed(contenders):
-                for words in (20, 300):
-                    measure_ttft(contender, words, chance)
-                for streams in (1, 4):
-                    measure_streams(contender, streams, tokens, chance)
-                print(f"round {number + 1}: {contender.name} done", flush=True)
-    finally:
-        for contender in contenders:
-            contender.stop()
-    return report(contenders, rounds), contenders
-
-
-def write(path: Path, rows: dict[str, object], contenders: list[Contender]) -> None:
-    raw = {c.name: {"ttft_s": c.ttft_s, "tokens_per_s": c.tps} for c in contenders}
-    versions = {name: version(name) for name in ("samovar", "mlx", "mlx-lm")}
-    record = {
-        "benchmark": "serving",
-        "command": " ".join(["python -m benchmarks.serving", *sys.argv[1:]]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"cores": os.cpu_count(), "arch": platform.machine(), "python": platform.python_version()},
-        "versions": versions,
-        "blas": preload_openblas().active,
-        "results": rows,
-        "raw": raw,
-    }
-    path.write_text(json.dumps(record, indent=2) + "\n")
+        args.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":
