@@ -187,9 +187,13 @@ def _planes_of(cache: Any) -> Planes:
 
 
 def _stacked(rows: list[Planes], lengths: list[int], pads: list[int], like: Planes) -> Planes:
+    """Return the rows beneath each other, ending at the same token, with room behind it."""
+    room = of.room_for(lengths[0] + pads[0])
     return of.joined(
         [
-            of.padded(of.cut(planes, 0, length), pad, 0) if planes else of.blank(like, pad, rows=1)
+            of.padded(of.cut(planes, 0, length), pad, room - pad - length)
+            if planes
+            else of.blank(like, room, rows=1)
             for planes, length, pad in zip(rows, lengths, pads, strict=True)
         ],
         0,

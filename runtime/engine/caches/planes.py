@@ -40,6 +40,11 @@ def rows_of(planes: Planes) -> int:
     return planes[0].shape[_TOKENS]
 
 
+def room_for(tokens: int) -> int:
+    """Return the whole steps that hold so many tokens and one more, so that decode starts in place."""
+    return (tokens // STEP + 1) * STEP
+
+
 def blank(like: Planes, tokens: int, *, rows: int | None = None) -> Planes:
     """Return zeros of the planes' types and widths, for so many tokens (and rows of the batch)."""
     return [
@@ -57,8 +62,8 @@ def cut(planes: Planes, start: int, stop: int) -> Planes:
 
 def joined(parts: Sequence[Planes], axis: int = _TOKENS) -> Planes:
     """Return the parts one after the other along the tokens, or with ``axis`` 0 along the batch."""
-    if len(parts) == 1:
-        return parts[0]
+    if len(parts) <= 1:
+        return parts[0] if parts else []
     return [mx.concatenate(list(same), axis=axis) for same in zip(*parts, strict=True)]
 
 

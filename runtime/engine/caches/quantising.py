@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from mlx_lm.models.cache import KVCache, QuantizedKVCache
+from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 
 from ..errors import StateMismatch, UnknownCache
 from . import planes as of
+from .rotating_quantised import RotatingQuantizedKVCache, without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,44 +28,68 @@ def quantisable(subject: Any, bits: int, group: int) -> int | None:
     None also for one whose single head keeps keys and values of different widths: that is a latent state
     (MLA), of which its model computes with the numbers themselves.
     """
-    if bits not in BITS:
+    if isinstance(subject, tuple | list):
+        return _group_of(cast("Sequence[int]", subject), bits, group)
+    if subject.keys is None:
         return None
-    widths = _widths(subject)
-    if widths is None:
-        return None
-    return next((each for each in GROUPS if each <= group and not any(w % each for w in widths)), None)
+    return _group_of(_widths_of(subject.keys, subject.values), bits, group)
 
 
 def quantised(cache: Any, bits: int, group: int) -> Any:
-    """Return the quantised twin of a live plain layer: the same tokens, in new buffers; lazy.
+    """Return the quantised twin of a live plain or rotating layer: its tokens, in new buffers; lazy.
 
-    The source keeps its buffers until it is dropped, so convert, evaluate and drop one layer after the other.
-    An empty layer gives an empty twin. Raises UnknownCache for a class that has no quantised twin,
-    StateMismatch for widths that ``group`` does not divide.
+    A ring's tokens lie as they did. The source keeps its buffers until it is dropped, so convert, evaluate
+    and drop one layer after the other. An empty layer gives an empty twin. Raises UnknownCache for a class
+    that has no quantised twin, StateMismatch for widths that ``group`` does not divide.
     """
     kind = type(cast("object", cache))
-    if kind is not KVCache:
+    if kind is KVCache:
+        twin = _plain_twin(cache, bits, group)
+    elif kind is RotatingKVCache:
+        twin = _ring_twin(cache, bits, group)
+    else:
         raise UnknownCache(f"{kind.__module__}.{kind.__qualname__} has no quantised twin")
-    twin: Any = QuantizedKVCache(group_size=group, bits=bits)
     twin.offset = cache.offset
-    if cache.keys is not None:
-        twin.keys, twin.values = of.halves(_converted(cache, bits, group))
     if floor := getattr(cache, "reusable_from", 0):
         twin.reusable_from = floor
     return twin
 
 
-def _converted(cache: Any, bits: int, group: int) -> of.Planes:
-    if quantisable(cache, bits, group) != group:
-        shapes = f"{cache.keys.shape} and {cache.values.shape}"
-        raise StateMismatch(f"keys and values {shapes} have no {bits}-bit groups of {group}")
-    return of.quantise(cache.keys, cache.values, bits=bits, group_size=group)
+def _plain_twin(cache: Any, bits: int, group: int) -> Any:
+    twin: Any = QuantizedKVCache(group_size=group, bits=bits)
+    if cache.keys is not None:
+        twin.keys, twin.values = of.halves(_converted([cache.keys, cache.values], bits, group))
+    return twin
 
 
-def _widths(subject: Any) -> Sequence[int] | None:
-    keys: mx.array | None = getattr(subject, "keys", None)
-    if keys is None:
-        return cast("Sequence[int]", subject) if isinstance(subject, tuple | list) else None
-    widths = (keys.shape[3], subject.values.shape[3])
+def _ring_twin(cache: Any, bits: int, group: int) -> Any:
+    twin: Any = RotatingQuantizedKVCache(cache.max_size, cache.keep, group_size=group, bits=bits)
+    if cache.keys is None:
+        return twin
+    # Tokens that the next update drops are not worth converting: after a long prompt they are most of them.
+    surplus = cache.keys.shape[2] - cache.max_size
+    planes = without([cache.keys, cache.values], cache.keep, surplus)
+    twin.keys, twin.values = of.halves(_converted(planes, bits, group))
+    twin._idx = cache._idx - max(0, surplus)  # noqa: SLF001 - mlx-lm's only name for the ring's phase
+    return twin
+
+
+def _converted(planes: of.Planes, bits: int, group: int) -> of.Planes:
+    keys, values = planes
+    if _group_of(_widths_of(keys, values), bits, group) != group:
+        raise StateMismatch(
+            f"keys {keys.shape} and values {values.shape} have no {bits}-bit groups of {group}"
+        )
+    return of.quantise(keys, values, bits=bits, group_size=group)
+
+
+def _group_of(widths: Sequence[int] | None, bits: int, group: int) -> int | None:
+    if widths is None or bits not in BITS:
+        return None
+    return next((each for each in GROUPS if each <= group and not any(w % each for w in widths)), None)
+
+
+def _widths_of(keys: mx.array, values: mx.array) -> Sequence[int] | None:
+    widths = (keys.shape[3], values.shape[3])
     latent = keys.shape[1] == 1 and widths[0] != widths[1]
     return None if latent or 0 in widths else widths

@@ -12,7 +12,6 @@ import mlx.core as mx
 from mlx_lm.models.cache import (
     ArraysCache,
     BatchKVCache,
-    BatchRotatingKVCache,
     CacheList,
     KVCache,
     QuantizedKVCache,
@@ -20,8 +19,11 @@ from mlx_lm.models.cache import (
 )
 
 from ..errors import StateMismatch, UnknownCache
-from ..layers.tensors import alias
+from . import planes as of
 from .batch_quantised import BatchQuantizedKVCache
+from .batch_ring import BatchRingKVCache
+from .batch_rotating_quantised import BatchRotatingQuantizedKVCache
+from .rotating_quantised import RotatingQuantizedKVCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,22 +122,13 @@ def _plain_row(batch: Any, line: int, alone: bool) -> Any:  # noqa: FBT001
     if not alone:
         return batch.extract(line)
     row: Any = KVCache()
-    row.keys, row.values = alias(batch.keys), alias(batch.values)
+    row.keys, row.values = of.lent([batch.keys, batch.values])
     row.offset = batch._idx  # noqa: SLF001
     return row
 
 
-def _quantised_row(batch: BatchQuantizedKVCache, line: int, alone: bool) -> Any:  # noqa: FBT001
+def _own_row(batch: Any, line: int, alone: bool) -> Any:  # noqa: FBT001
     return batch.handed_over() if alone else batch.extract(line)
-
-
-def _ring_batch(caches: Sequence[Any]) -> Any:
-    return cast("Any", BatchRotatingKVCache).merge(caches)
-
-
-def _ring_row(batch: Any, line: int, alone: bool) -> Any:  # noqa: FBT001
-    del alone
-    return batch.extract(line)
 
 
 def _arrays_batch(caches: Sequence[Any]) -> Any:
@@ -163,13 +156,15 @@ def _arrays_row(batch: Any, line: int, alone: bool) -> Any:  # noqa: FBT001
 _TO_BATCH: Final[dict[type, Callable[[Sequence[Any]], Any]]] = {
     KVCache: _plain_batch,
     QuantizedKVCache: BatchQuantizedKVCache.merge,
-    RotatingKVCache: _ring_batch,
+    RotatingKVCache: BatchRingKVCache.merge,
+    RotatingQuantizedKVCache: BatchRotatingQuantizedKVCache.merge,
     ArraysCache: _arrays_batch,
 }
 
 _TO_ROW: Final[dict[type, Callable[[Any, int, bool], Any]]] = {
     BatchKVCache: _plain_row,
-    BatchQuantizedKVCache: _quantised_row,
-    BatchRotatingKVCache: _ring_row,
+    BatchQuantizedKVCache: _own_row,
+    BatchRingKVCache: _own_row,
+    BatchRotatingQuantizedKVCache: _own_row,
     ArraysCache: _arrays_row,
 }
