@@ -10,7 +10,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from .detokenize import BytesDetokenizer, TokenBytes, WindowDetokenizer, byte_level_table
-from .errors import TemplateError
+from .errors import PromptTooLong, TemplateError
 from .history import TokenHistory
 from .prompts import PromptEncoder
 from .turns import next_turns
@@ -69,16 +69,22 @@ class HfTextCodec:
     """A Hugging Face tokenizer with its chat template, usable from several threads at once.
 
     ``end_tokens`` are the ids that end a reply. Byte-level tokenizers detokenise by a table made here
-    once; others through windowed decoding, which costs more per token and gives the same text.
+    once; others through windowed decoding, which costs more per token and gives the same text. With a
+    ``context_length`` a prompt that cannot fit is refused by its size, where the tokenizer tells how many
+    bytes a token may stand for: encoding 5 MB takes ten seconds.
     """
 
-    def __init__(self, wrapper: TokenizerWrapper, end_tokens: Iterable[int] = ()) -> None:
+    def __init__(
+        self, wrapper: TokenizerWrapper, end_tokens: Iterable[int] = (), *, context_length: int | None = None
+    ) -> None:
         self._wrapper = wrapper
         self._tokenizer = cast("_Tokenizer", wrapper._tokenizer)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
         self._lock = threading.Lock()
         self._backend = _plain_backend(self._tokenizer)
         self._table: TokenBytes | None = None if self._backend is None else byte_level_table(self._backend)
         self._prompts = PromptEncoder(self, *self._history())
+        self._context_length = context_length
+        self._longest_bytes = _longest_bytes(self._backend, self._table)
         self.end_tokens: frozenset[int] = frozenset(end_tokens) | cast("set[int]", wrapper.eos_token_ids)
 
     @property
@@ -94,7 +100,7 @@ class HfTextCodec:
         Ids of earlier replies are kept as they were sampled, where the text begins with a remembered one. The
         boundary is found by rendering two possible next turns; a template that refuses those gives 0. Raises
         TemplateError when the model has no template, its template refuses the messages, or
-        ``template_kwargs`` names something that is not the client's to set.
+        ``template_kwargs`` names something that is not the client's to set; PromptTooLong.
         """
         if not self._wrapper.has_chat_template:
             raise TemplateError("this model has no chat template; use text completion")
@@ -104,6 +110,7 @@ class HfTextCodec:
             text = self._render(messages, template_kwargs)
         except _TEMPLATE_FAILURES as error:
             raise TemplateError(f"the chat template refused the messages: {_short(error)}") from error
+        self._check_size(text)
         return self._prompts.prompt(text, next_turns(lambda more: self._try(more, template_kwargs), messages))
 
     def remember(self, tokens: TokenIds) -> None:
@@ -150,6 +157,16 @@ class HfTextCodec:
             return BytesDetokenizer(self._table)
         return WindowDetokenizer(self.decode)
 
+    def _check_size(self, text: str) -> None:
+        if self._context_length is None or self._longest_bytes is None:
+            return
+        least = -(-len(text.encode()) // self._longest_bytes)
+        if least > self._context_length:
+            raise PromptTooLong(
+                f"the prompt has {least} tokens at least; the model's context holds {self._context_length}, "
+                "reply included"
+            )
+
     def _render(self, messages: Sequence[Mapping[str, object]], kwargs: Mapping[str, object]) -> str:
         render = cast("Callable[..., str]", self._wrapper.apply_chat_template)
         conversation = [dict(message) for message in messages]
@@ -172,6 +189,19 @@ class HfTextCodec:
         for index, text in spelled.items():
             pieces[index] = text.encode()
         return TokenHistory(pieces, spelled), frozenset(spelled)
+
+
+def _longest_bytes(backend: tokenizers.Tokenizer | None, table: TokenBytes | None) -> int | None:
+    """Return the most bytes of text that one token may stand for; None where that is not bounded.
+
+    A normalizer may shorten a text, and an added token may swallow the spaces beside it.
+    """
+    if backend is None or table is None or backend.normalizer is not None:
+        return None
+    added = backend.get_added_tokens_decoder().values()
+    if any(token.lstrip or token.rstrip for token in added):
+        return None
+    return max(*map(len, table), *(len(token.content.encode()) for token in added), 1)
 
 
 def _encoding(backend: tokenizers.Tokenizer, text: str) -> tokenizers.Encoding:

@@ -13,7 +13,8 @@ EngineError
 ├── SchemeRefused            the KV scheme that was configured is not possible with this model or device
 ├── LaneStepFailed           a step of a lane raised; says in which phase and for which rows
 ├── TemplateError            the chat template refused the messages
-└── PromptError              a prompt the model cannot take (empty, beyond the context)
+└── PromptError              a prompt the model cannot take
+    └── PromptTooLong        it cannot fit the model's context, however it is encoded
 """
 
 
@@ -107,3 +108,9 @@ class PromptError(EngineError):
     """The model cannot take this prompt."""
 
     code = "prompt_error"
+
+
+class PromptTooLong(PromptError):
+    """A prompt has too many bytes for the model's context. It was not encoded."""
+
+    code = "context_length_exceeded"

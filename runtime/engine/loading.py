@@ -93,11 +93,12 @@ class ModelHandle:
         # are not readable, and which types occur is up to mlx-lm, transformers and the model class.
         except Exception as error:
             raise ModelUnreadable(f"{self.path}: cannot be loaded: {_named(error)}") from error
-        codec = HfTextCodec(wrapper, config.end_tokens)
+        context_length = self._context_length or config.context_length
+        codec = HfTextCodec(wrapper, config.end_tokens, context_length=context_length)
         scheme = resolve(self.kv, model, self.path)
         info = ModelInfo(
             id=self.id,
-            context_length=self._context_length or config.context_length,
+            context_length=context_length,
             vocab_size=config.vocab_size or codec.vocab_size,
             dtype=dtype,
             default_temperature=config.default_temperature,

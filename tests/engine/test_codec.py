@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from mlx_lm import utils as mlx_lm_utils
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from samovar.runtime.engine.codec import HfTextCodec
 from samovar.runtime.engine.detokenize import BytesDetokenizer, WindowDetokenizer, byte_level_table
-from samovar.runtime.engine.errors import TemplateError
+from samovar.runtime.engine.errors import PromptTooLong, TemplateError
 from samovar.runtime.engine.gguf import convert_gguf
 from samovar.storage.tokens import TokenIds
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -547,6 +548,27 @@ def test_default_model_begins_its_next_turn_as_the_last_ended(real_codec: HfText
     second = real_codec.render_chat([*conversation, *turn(reply)], {})
     assert second.tokens.starts_with(seen)
     assert second.tokens.starts_with(first.tokens[: first.boundary])
+
+
+def test_a_prompt_that_cannot_fit_is_refused_by_its_size(tiny_model_dir: Path) -> None:
+    """B124: encoding megabytes takes seconds, and only says that they are too many."""
+    codec = HfTextCodec(mlx_lm_utils.load_tokenizer(tiny_model_dir), {2}, context_length=100)
+    text = "hello " * 2_000
+    with pytest.raises(PromptTooLong, match=r"has (\d+) tokens at least; .* context holds 100") as raised:
+        codec.render_chat([USER | {"content": text}], {})
+    assert (raised.value.code, raised.value.retryable) == ("context_length_exceeded", False)
+    (least,) = re.findall(r"has (\d+)", str(raised.value))
+    assert 100 < int(least) < len(codec.encode(text))
+    # What may fit is encoded, and whoever knows the count decides.
+    assert len(codec.render_chat([USER | {"content": "a" * 200}], {}).tokens) > 100
+
+
+def test_a_tokenizer_that_may_swallow_text_sets_no_limit(tiny_model_dir: Path) -> None:
+    wrapper = mlx_lm_utils.load_tokenizer(tiny_model_dir)
+    wrapper._tokenizer.add_tokens([AddedToken("<gap>", lstrip=True)])
+    codec = HfTextCodec(wrapper, {2}, context_length=10)
+    swallowed = codec.render_chat([USER | {"content": " " * 5_000 + "<gap>"}], {})
+    assert len(swallowed.tokens) < 5_000
 
 
 def test_other_threads_run_while_a_long_text_is_encoded(codec: HfTextCodec) -> None:
