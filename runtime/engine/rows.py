@@ -50,8 +50,8 @@ class Row:
     counts the tokens of ``prompt`` in it, of which the first ``cached`` were borrowed; the last is never
     prefilled, it is the row's first decode input. ``output`` are the tokens drawn here, ``completed``
     counts the emitted ones, the earlier lane's too. ``publish_at`` are the offsets at which its state is
-    published; a prefill pass stops at each, and at ``convert_at``, the offset at which its state is converted to
-    the lane's KV scheme (None when it is, or never will be).
+    published; a prefill pass stops at each, and at ``convert_at``, the offset at which its state is
+    converted to the lane's KV scheme (None when it is, or never will be).
 
     A resumed row has replayed what was emitted through its detokenizer and stop matcher, so both hold back
     what they held back then. Raises one of DETOKENIZER_ERRORS when that has no text.
