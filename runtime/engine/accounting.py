@@ -1,4 +1,4 @@
-"""What a model's cache layers hold, known from shapes alone: layouts, signatures and bytes (REQUIREMENTS C3)."""
+"""What a model's cache layers hold, from shapes alone: layouts, signatures and bytes (REQUIREMENTS C3)."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def forward(model: Any, inputs: mx.array, caches: list[Any]) -> mx.array:
 
 
 class Moving(NamedTuple):
-    """A row between two batches: its state, the tokens that this encodes, and the input it has not seen yet."""
+    """A row between two batches: its state, how many tokens this encodes, and the input still to come."""
 
     row: Row
     caches: list[Any]

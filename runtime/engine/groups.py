@@ -1,4 +1,4 @@
-"""All decoding rows of a lane: a batch for each kind of state, one step for all of them (REQUIREMENTS B3, B6).
+"""All decoding rows of a lane: a batch for each kind of state, one step for all (REQUIREMENTS B3, B6).
 
 Rows share a model call when every cache layer of theirs has the same signature. A lane has few such groups:
 one, and with a delayed KV scheme a second for the rows that are not quantised yet. A row with a layer that no

@@ -2,9 +2,9 @@
 
 A stored spec is foreign until it equals what this model's caches would hold after as many tokens. That is
 known without computing anything: the model is called lazily on a few tokens with empty caches, and the shapes
-of what comes out are compared (accounting.py). So no number in a file, however hostile, reaches MLX or sizes an
-allocation unless the model's own state has that size. Under a quantised KV scheme a state is plain or quantised
-by its length alone, and only that one is taken.
+of what comes out are compared (accounting.py). So no number in a file, however hostile, reaches MLX or sizes
+an allocation unless the model's own state has that size. Under a quantised KV scheme a state is plain or
+quantised by its length alone, and only that one is taken.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class MlxRestorer:
         self._samples.clear()
 
     def _check(self, spec: CheckpointSpec) -> Layout:
-        """Return what this model's caches hold after a few tokens, once ``spec`` is the same after its own."""
+        """Return what this model's caches hold after a few tokens, if ``spec`` is the same after its own."""
         if spec.attachments:
             raise StateMismatch(f"attachments of {spec.attachments[0].schema!r} are not known here")
         if not spec.tokens:
@@ -144,7 +144,7 @@ class MlxRestorer:
             raise StateMismatch(f"needs {needed} bytes, the device may hold {limit}")
 
     def _sample(self, length: int) -> Layout:
-        """Return what the model's caches hold after ``length`` tokens, or after as many as it takes to know."""
+        """Return what the model's caches hold after ``length`` tokens, or as many as it takes to know."""
         loaded = self._handle.load()
         scheme = loaded.scheme if loaded.scheme.converted_at(length) else None
         key = min(length, SAMPLE_TOKENS), scheme is not None

@@ -1,4 +1,4 @@
-"""How a model's attention state is kept: the KV scheme, resolved once at the start (REQUIREMENTS C1, C2; seed §3).
+"""How a model's attention state is kept: the KV scheme, resolved once (REQUIREMENTS C1, C2; seed §3).
 
 A row's state is plain up to one offset and quantised from there on. That offset follows from the scheme and
 the row's prompt alone, never from how prefill was cut into passes, so the same prompt gives the same numbers
@@ -34,7 +34,7 @@ where its own loop converts). Attention over floats is faster and exact, and so 
 
 @dataclass(frozen=True, slots=True)
 class KvChoice:
-    """The ``[kv]`` section of the configuration: what is asked for. ``group_size`` is the largest one wanted."""
+    """The ``[kv]`` section of the configuration: what is asked for. ``group_size`` is the largest wanted."""
 
     scheme: str = "bf16"
     group_size: int = 64
@@ -61,8 +61,8 @@ class LayerScheme:
 class KvScheme:
     """Which cache layers are quantised how, and from which offset on. Immutable; any thread.
 
-    ``layers``: one for each cache layer, nested lists flattened; None keeps the model's own cache. It is empty
-    for bf16. ``notes`` say, for an operator, which layers are kept and why.
+    ``layers``: one for each cache layer, nested lists flattened; None keeps the model's own cache. It is
+    empty for bf16. ``notes`` say, for an operator, which layers are kept and why.
     """
 
     name: str = "bf16"
@@ -84,7 +84,7 @@ class KvScheme:
         return f"affine from {self.start}: " + ", ".join(f"{count} x {layer}" for layer, count in runs)
 
     def converted_at(self, tokens: int) -> bool:
-        """Whether a kept state of so many tokens is the quantised one: it is plain or quantised, never both."""
+        """Whether a kept state of so many tokens is quantised: its length alone decides."""
         return self.quantises and tokens >= max(self.start, 1)
 
     def plan(self, row: Row) -> None:
@@ -111,8 +111,8 @@ class KvScheme:
     def converted(self, caches: list[Cache], *, wait: bool = False) -> list[Cache]:
         """Return the caches under this scheme and empty ``caches``; what is quantised already stays.
 
-        With ``wait`` layer by layer, so that no more than one layer exists twice; else lazily. State at offset
-        0 is left alone: there is nothing in it. Takes and gives rows that are no part of a batch.
+        With ``wait`` layer by layer, so that no more than one layer exists twice; else lazily. State at
+        offset 0 is left alone: there is nothing in it. For rows that are no part of a batch.
         """
         structure, flat = structure_of(caches), list(leaves(caches))
         caches.clear()

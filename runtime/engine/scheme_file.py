@@ -4,8 +4,9 @@ A list with one object for each layer that is quantised, in any order::
 
     [{"layer_idx": 0, "bits": 8, "group_size": 64}, {"layer_idx": 1, "bits": 4}, ...]
 
-``layer_idx`` counts the model's cache layers from 0 and comes once. ``bits`` is one of 2, 3, 4, 5, 6 and 8; 16 keeps the layer
-as it is, as leaving it out does. ``group_size`` is 32, 64 or 128 and ``kv.group_size`` where it is left out.
+``layer_idx`` counts the model's cache layers from 0 and comes once. ``bits`` is one of 2, 3, 4, 5, 6 and 8;
+16 keeps the layer as it is, as leaving it out does. ``group_size`` is 32, 64 or 128, the widest group
+wanted, and ``kv.group_size`` where it is left out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .errors import SchemeRefused
 from .scheme import LayerScheme
 
 if TYPE_CHECKING:
+    from collections.abc import Container
     from pathlib import Path
 
 FILE_NAME: Final = "kv_config.json"
@@ -36,22 +38,17 @@ def read_layers(folder: Path, group_size: int) -> dict[int, LayerScheme]:
         raise SchemeRefused(f"{path}: cannot be read: {error}") from error
     if not isinstance(value, list):
         raise SchemeRefused(f"{path}: expected a list of layers, found {type(value).__name__}")
-    layers: dict[int, LayerScheme] = {}
-    seen: set[int] = set()
+    layers: dict[int, LayerScheme | None] = {}
     for place, entry in enumerate(cast("list[object]", value)):
         try:
-            layer, how = _entry(entry, group_size)
-            if layer in seen:
-                raise ValueError(f"layer_idx {layer} comes twice")
+            layer, how = _entry(entry, group_size, layers)
         except ValueError as error:
             raise SchemeRefused(f"{path}: entry {place}: {error}") from error
-        seen.add(layer)
-        if how is not None:
-            layers[layer] = how
-    return layers
+        layers[layer] = how
+    return {layer: how for layer, how in layers.items() if how is not None}
 
 
-def _entry(entry: object, group_size: int) -> tuple[int, LayerScheme | None]:
+def _entry(entry: object, group_size: int, seen: Container[int]) -> tuple[int, LayerScheme | None]:
     if not isinstance(entry, dict):
         raise ValueError(f"expected an object, found {entry!r}")  # noqa: TRY004 - one kind for all of them
     fields = cast("dict[str, object]", entry)
@@ -60,6 +57,8 @@ def _entry(entry: object, group_size: int) -> tuple[int, LayerScheme | None]:
     layer = fields.get("layer_idx")
     if type(layer) is not int or layer < 0:
         raise ValueError(f"layer_idx is {layer!r}, expected a number from 0")
+    if layer in seen:
+        raise ValueError(f"layer_idx {layer} comes twice")
     bits = _one_of(fields.get("bits"), (*BITS, _KEPT), "bits")
     group = _one_of(fields.get("group_size", group_size), GROUPS, "group_size")
     return layer, None if bits == _KEPT else LayerScheme(bits, group)

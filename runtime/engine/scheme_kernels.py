@@ -69,7 +69,7 @@ def _difference(kind: _Kind, queries: int) -> float:
     wanted = mx.fast.scaled_dot_product_attention(query.astype(mx.float32), *decoded, scale=scale)
     # Behind ``wanted``: it scales the queries in place.
     got = _attend(query, *packed, scale=scale, mask=mask, group_size=kind.group_size, bits=kind.bits)
-    return mx.max(mx.abs(got.astype(mx.float32) - wanted)).item()
+    return cast("float", mx.max(mx.abs(got.astype(mx.float32) - wanted)).item())
 
 
 def _drawn(key: int, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:

@@ -97,7 +97,7 @@ def _unfit(cache: Any, how: LayerScheme) -> str:
 
 
 def _not_computable(model: Any, scheme: KvScheme) -> dict[int, str]:
-    """Return the layers of which the model cannot compute quantised, and why: alone only if all together fail."""
+    """Return the layers that the model cannot compute with quantised, and why; each is tried if all fail."""
     if not scheme.quantises or _failure(model, scheme) is None:
         return {}
     places = [place for place, how in enumerate(scheme.layers) if how is not None]
