@@ -1,12 +1,14 @@
-"""Which waiting request runs next: first come, first served, except that one may wait for another's prefix.
+"""Which waiting request runs next: first come, first served within a class, except for two that may wait.
 
 When several requests begin with the same long text and arrive together, the first one prefills it and the
-others would each do the same. Instead they wait until the first has published it, and start from there.
+others would each do the same. Instead they wait until the first has published it, and start from there. And
+one that needs more memory than is free lets others pass while it waits, but only OVERTAKEN_MOST of them.
 Pure bookkeeping: no clock, no I/O.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
@@ -17,10 +19,20 @@ if TYPE_CHECKING:
 
 SHARED_WORTH_TOKENS: Final = 128
 """A shared prefix shorter than this is prefilled twice sooner than it is waited for."""
+OVERTAKEN_MOST: Final = 8
+"""How many later requests may pass one that does not fit yet; then all wait until it does."""
 
 
 class Waiting(Protocol):
     """A request that waits for a row."""
+
+    overtaken: int
+    """How many have passed it because it did not fit."""
+
+    @property
+    def due_s(self) -> float:
+        """Its place in the order."""
+        ...
 
     @property
     def tokens(self) -> TokenIds:
@@ -72,14 +84,22 @@ class Backlog(Generic[W]):
         return iter(self._waiting)
 
     def add(self, waiting: W) -> None:
-        """Append a request."""
-        self._waiting.append(waiting)
+        """Let a request wait behind all that are due before it or with it."""
+        insort(self._waiting, waiting, key=lambda each: each.due_s)
 
-    def next(self) -> W | None:
-        """Take out the first request that need not wait for another's prefix; None when there is none."""
+    def next(self, fits: Callable[[W], bool] = lambda _: True) -> W | None:
+        """Take out the first request that fits and need not wait for another's prefix; None without one."""
+        passed: list[W] = []
         for place, waiting in enumerate(self._waiting):
-            if not any(row.spares(waiting) for row in self._prefilling.values()):
+            if any(row.spares(waiting) for row in self._prefilling.values()):
+                continue
+            if fits(waiting):
+                for each in passed:
+                    each.overtaken += 1
                 return self._waiting.pop(place)
+            if waiting.overtaken >= OVERTAKEN_MOST:
+                return None
+            passed.append(waiting)
         return None
 
     def drop(self, gone: Callable[[W], bool]) -> int:

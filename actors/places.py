@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..runtime.kernel import ActorRef
     from .generation import Lane
-    from .stream import RequestStream
+    from .ledger import Asked, Running
+
+PREFILL_ROW_TOKENS: Final = 512
+"""So many tokens still to prefill weigh on a lane like one more row that decodes."""
 
 
-@dataclass(slots=True)
-class Running:
-    """A row on a lane. ``lease_id`` is the lease of the prefix that it started from."""
-
-    stream: RequestStream
-    lease_id: int | None = None
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Place:
-    """One lane and the rows placed on it, by request id."""
+    """One lane, the rows on it, and the requests for which a row is kept while their prefix is fetched.
+
+    ``up`` is False while the lane is between two incarnations; ``looking``: somebody waits for the next.
+    """
 
     lane: Lane
-    rows: dict[str, Running] = field(default_factory=dict[str, Running])
+    rows: dict[str, Running] = field(default_factory=dict[str, "Running"])
+    kept: dict[str, Asked] = field(default_factory=dict[str, "Asked"])
+    up: bool = True
+    looking: bool = False
+    trial: str | None = None
+
+    @property
+    def taken(self) -> int:
+        """How many rows are not free."""
+        return len(self.rows) + len(self.kept)
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether a suspect is on the lane, or about to be, that has not got past its mark."""
+        suspects = (running.mark is not None for running in self.rows.values())
+        return (self.trial is not None and self.trial in self.kept) or any(suspects)
+
+    def load(self) -> tuple[float, int]:
+        """Return what weighs on the lane: rows and prefill to be done, then bytes."""
+        to_prefill = sum(running.stream.prefill_left for running in self.rows.values())
+        to_prefill += sum(len(asked.tokens) for asked in self.kept.values())
+        sizes = [running.asked.kv_bytes for running in self.rows.values()]
+        sizes += [asked.kv_bytes for asked in self.kept.values()]
+        return self.taken + to_prefill / PREFILL_ROW_TOKENS, sum(sizes)
 
 
 class Places:
@@ -40,22 +61,30 @@ class Places:
         return iter(self._places)
 
     @property
-    def running(self) -> int:
-        """How many rows run."""
-        return sum(len(place.rows) for place in self._places)
+    def capacity(self) -> int:
+        """How many rows there are in all, on lanes that are down too."""
+        return self._batch * len(self._places)
 
     @property
     def free(self) -> int:
-        """How many more rows there is room for."""
-        return self._batch * len(self._places) - self.running
+        """How many more rows there is room for on the lanes that are up."""
+        return sum(self._batch - place.taken for place in self._places if place.up)
 
-    def emptiest(self) -> Place:
-        """Return the place with the fewest rows; the first of equals."""
-        return min(self._places, key=lambda place: len(place.rows))
+    def has_room(self, place: Place) -> bool:
+        """Whether a lane is up and has a free row."""
+        return place.up and place.taken < self._batch
+
+    def lightest(self) -> Place | None:
+        """Return the lane with the least load that has room; the first of equals; None when none has."""
+        return min(filter(self.has_room, self._places), key=Place.load, default=None)
 
     def on(self, lane: ActorRef[Any]) -> Place:
         """Return the place of a lane."""
         return next(place for place in self._places if place.lane.ref is lane)
+
+    def at(self, path: str) -> Place | None:
+        """Return the place of the lane with this path."""
+        return next((place for place in self._places if place.lane.ref.path == path), None)
 
     def holding(self, request_id: str) -> Place | None:
         """Return the place that runs a request."""

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from .stream import RequestStream
 
 
+ServiceClass: TypeAlias = Literal["priority", "default", "flex"]
+"""Which requests go first; see ``admission.HANDICAP_S``."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One chat generation, validated in form but not yet tokenised.
@@ -30,6 +34,7 @@ class GenerationRequest:
     top_logprobs: int | None = None
     template_kwargs: Mapping[str, object] = field(default_factory=dict[str, object])
     session_id: str | None = None
+    service_class: ServiceClass = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ NO_REUSE: Final = PrefixReuse("none", 0, 0.0, "cache_off")
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The request is queued or running; its events come through ``stream``."""
+    """The request runs; its events come through ``stream``, whatever becomes of its lane."""
 
     stream: RequestStream
     prompt_tokens: int
@@ -62,9 +67,10 @@ class Admitted:
 class Refused:
     """The request was not taken; nothing of it remains.
 
-    ``code``: ``queue_full`` | ``draining`` | ``context_length_exceeded`` | ``template_error`` |
-    ``empty_prompt``. ``param`` names the field at fault where there is one. ``retry_after_s`` is set
-    when trying again may help.
+    ``code``: ``queue_full`` | ``draining`` | ``context_length_exceeded`` | ``memory_exceeded`` |
+    ``template_error`` | ``empty_prompt`` | ``lane_crashed`` (the same request crashed lanes a moment ago).
+    ``param`` names the field at fault where there is one. ``retry_after_s`` is set when trying again may
+    help.
     """
 
     code: str

@@ -1,78 +1,51 @@
-"""Admission, queueing, placement and cancellation of requests.
+"""Admission, queueing, placement, cancellation and resumption of requests.
 
 A request is prepared (rendered and tokenised on the blocking pool), waits in the backlog, borrows the longest
 prefix that residency has, and runs as a row of a lane. Its ``Submit`` stays open until a row is its own: so
 a crash of the scheduler reaches exactly the unstarted requests as ActorCrashed, and a client that leaves
-while queued is simply skipped. Rows that run are the lanes' knowledge; a restarted scheduler asks for them
-and goes on.
+while queued is simply skipped. From then on it is in the ledger, which outlives the scheduler: whatever
+becomes of its lane or of the scheduler, it goes on, and its stream only pauses (ADR 0008).
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from ..runtime.engine.checkpoint import Prefix
 from ..runtime.engine.errors import EngineError
-from ..runtime.engine.port import Cancelled, Failed, Finished, RowRequest
-from ..runtime.kernel import Actor, ActorCrashed, ActorRef, Ask, Deferred, Terminated
+from ..runtime.engine.port import Cancelled, Failed, Finished
+from ..runtime.kernel import Actor, ActorCrashed, ActorGone, ActorRef, Ask, AskTimeout, Deferred, Terminated
+from ..storage.tokens import TokenIds
+from .admission import Admittance
 from .backlog import Backlog, Prefilling
 from .generation import Lane, RowEnded, RowPublished
-from .places import Places, Running
+from .ledger import Asked, Ledger, Running
+from .places import Place, Places
 from .requests import Admission, Admitted, GenerationRequest, PrefixReuse, Refused
+from .resuming import Resuming
+from .scheduling import SchedulerCounts, SchedulerFigures, SchedulerOptions
 from .stream import RequestStream
+from .verdicts import judge, told
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ..runtime.engine.port import ModelInfo, RenderedPrompt, TextCodec
     from ..runtime.kernel import BlockingPool
-    from ..storage.tokens import TokenIds
+    from .generation import StartRow
     from .residency import Residency, Taken
 
-LANE_ASK_S = 5.0
-TAKE_S = 300.0
-RATE_SMOOTHING = 0.3
-RATE_MIN_TOKENS = 64
-RETRY_AFTER_S = 2.0
+__all__ = ["Scheduler", "SchedulerActor", "SchedulerCounts", "SchedulerFigures", "SchedulerOptions"]
 
-
-@dataclass(frozen=True, slots=True)
-class SchedulerOptions:
-    """Limits: rows per lane, requests that may wait beyond free rows, tokens where a request says none.
-
-    ``publish_min_tokens``: the shortest state that rows publish.
-    """
-
-    batch: int
-    queue: int
-    max_tokens: int
-    publish_min_tokens: int = 32
-
-
-@dataclass(slots=True)
-class SchedulerCounts:
-    """How many requests went which way. Outlives the actor's incarnations: counters never go backwards."""
-
-    admitted: int = 0
-    refused: int = 0
-    cancelled: int = 0
-    failed: int = 0
-    finished: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerFigures:
-    """``queued`` and ``running`` are now; the others count since the process started."""
-
-    queued: int
-    running: int
-    admitted: int
-    refused: int
-    cancelled: int
-    failed: int
-    finished: int
+LANE_ASK_S: Final = 5.0
+LANE_UP_S: Final = 60.0
+LOOK_AGAIN_S: Final = 0.2
+TAKE_S: Final = 300.0
+RATE_SMOOTHING: Final = 0.3
+RATE_MIN_TOKENS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +90,26 @@ class Borrowed:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneLooked:
+    """A lane that was down has answered (from a task), or it could not be asked."""
+
+    place: Place
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Look whether a lane is up again (from a timer)."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Something has changed: see who may run."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drain(Ask[None]):
     """Close admission; answered when nothing is prepared, queued or running any more."""
 
@@ -135,25 +128,53 @@ SchedulerMessage: TypeAlias = (
     | RowPublished
     | RowEnded
     | Terminated
+    | LaneLooked
+    | Look
+    | Dispatch
     | Drain
     | GetFigures
 )
 
 
 @dataclass(slots=True)
-class _Waiting:
-    request: GenerationRequest
+class _Preparing:
     answer: Deferred[Admission]
-    row: RowRequest
-    tokens: TokenIds
+    arrived_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    asked: Asked
+    answer: Deferred[Admission]
+    overtaken: int = 0
+
+    @property
+    def tokens(self) -> TokenIds:
+        return self.asked.tokens
 
     @property
     def namespace(self) -> str:
-        return self.row.namespace
+        return self.asked.row.namespace
+
+    @property
+    def due_s(self) -> float:
+        return self.asked.due_s
+
+
+@dataclass(slots=True)
+class _Borrowing:
+    """A request for which a row of ``place`` is kept while residency looks for its prefix."""
+
+    who: _Waiting | Running
+    place: Place
+    task: asyncio.Task[Taken]
 
 
 class SchedulerActor(Actor[SchedulerMessage]):
-    """See the module. Policy: ``Backlog``'s order; the lane with the fewest rows."""
+    """See the module. Policy: ``Backlog``'s order, ``Places``' load, ``Admittance``'s limits, ``judge``.
+
+    ``chance`` draws the seeds of rows whose clients gave none: it must be unpredictable outside of tests.
+    """
 
     def __init__(
         self,
@@ -163,31 +184,35 @@ class SchedulerActor(Actor[SchedulerMessage]):
         pool: BlockingPool,
         options: SchedulerOptions,
         *,
-        counts: SchedulerCounts,
+        ledger: Ledger,
         residency: Residency | None = None,
+        chance: Callable[[], int] = lambda: secrets.randbits(63),
     ) -> None:
         self._places = Places(lanes, options.batch)
         self._codec = codec
         self._model = model
         self._pool = pool
         self._options = options
-        self._preparing: dict[str, Deferred[Admission]] = {}
+        self._admittance = Admittance(model, options, chance, publish=residency is not None)
+        self._preparing: dict[str, _Preparing] = {}
         self._backlog: Backlog[_Waiting] = Backlog()
-        self._borrowing: dict[str, tuple[_Waiting, asyncio.Task[Taken]]] = {}
+        self._borrowing: dict[str, _Borrowing] = {}
+        self._resuming = Resuming()
         self._residency = residency
-        self._prefill_tps: float | None = None
         self._drains: list[Deferred[None]] = []
-        self._open = True
-        self._counts = counts
+        self._ledger = ledger
 
     async def started(self) -> None:
-        """Watch the lanes and account for rows that run since before a restart."""
+        """Watch the lanes and compare what they have with the ledger."""
         for place in self._places:
             self.ctx.watch(place.lane.ref)
-            for row in await place.lane.rows(LANE_ASK_S):
-                place.rows[row.request.id] = Running(row.stream)
+        await asyncio.gather(*(self._find_rows(place) for place in self._places))
+        for running in self._ledger:
+            self._take_up(running)
+        if len(self._resuming):
+            self.ctx.self.tell(Dispatch())
 
-    async def receive(self, message: SchedulerMessage) -> None:
+    async def receive(self, message: SchedulerMessage) -> None:  # noqa: C901, PLR0912 - one line a message
         """Keep the queue moving."""
         match message:
             case Submit():
@@ -198,12 +223,23 @@ class SchedulerActor(Actor[SchedulerMessage]):
                 self._unprepared(message)
             case Borrowed():
                 self._borrowed(message.request_id, message.taken)
-            case RowPublished() | RowEnded() | Terminated():
-                self._lane_said(message)
+            case RowPublished():
+                self._backlog.published(message.row_id)
+                self._dispatch()
+            case RowEnded():
+                self._row_ended(message)
+            case Terminated():
+                self._lane_ended(message)
+            case LaneLooked():
+                self._looked(message)
+            case Look():
+                self._look_for(message.place)
+            case Dispatch():
+                self._dispatch()
             case Cancel():
                 self._cancel(message.request_id)
             case Drain():
-                self._open = False
+                self._ledger.open = False
                 self._drains.append(self.ctx.defer(message))
                 self._settle_drains()
             case GetFigures():
@@ -214,20 +250,18 @@ class SchedulerActor(Actor[SchedulerMessage]):
     # -- in -------------------------------------------------------------------------------------------
 
     def _submit(self, message: Submit) -> None:
-        if not self._open:
-            refusal = Refused("draining", "the server is shutting down", retry_after_s=RETRY_AFTER_S)
-            self._refuse(self.ctx.defer(message), refusal)
-            return
+        answer, request = self.ctx.defer(message), message.request
         self._forget_leavers()
         waiting = len(self._preparing) + len(self._backlog)
-        if waiting >= self._options.queue + self._free_rows():
-            refusal = Refused(
-                "queue_full", f"{waiting} requests are waiting already", retry_after_s=RETRY_AFTER_S
-            )
-            self._refuse(self.ctx.defer(message), refusal)
+        if not self._ledger.open:
+            after_s = self._retry_after_s(waiting + len(self._ledger))
+            self._refuse(answer, Refused("draining", "the server is shutting down", retry_after_s=after_s))
             return
-        request = message.request
-        self._preparing[request.id] = self.ctx.defer(message)
+        if waiting >= self._options.queue + max(0, self._places.capacity - self._running):
+            text = f"{waiting} requests are waiting already"
+            self._refuse(answer, Refused("queue_full", text, retry_after_s=self._retry_after_s(waiting)))
+            return
+        self._preparing[request.id] = _Preparing(answer, self.ctx.now_s())
         self.ctx.spawn(
             self._pool.run(self._codec.render_chat, request.messages, request.template_kwargs),
             lambda prompt: Prepared(message, prompt),
@@ -235,21 +269,18 @@ class SchedulerActor(Actor[SchedulerMessage]):
         )
 
     def _prepared(self, message: Prepared) -> None:
-        answer = self._preparing.pop(message.submit.request.id)
-        request, tokens = message.submit.request, message.prompt.tokens
-        room = self._model.context_length - len(tokens)
-        if not tokens:
-            self._refuse(answer, Refused("empty_prompt", "the messages render to no tokens", "messages"))
-        elif room < 1:
-            self._refuse(answer, _beyond_context(len(tokens), self._model.context_length))
+        preparing = self._preparing.pop(message.submit.request.id)
+        asked = self._admittance.prepare(message.submit.request, message.prompt, preparing.arrived_s)
+        if isinstance(asked, Refused):
+            self._refuse(preparing.answer, asked)
+        elif (cause := self._ledger.convicts.cause(asked.fingerprint, self.ctx.now_s())) is not None:
+            self._refuse(preparing.answer, Refused("lane_crashed", cause))
         else:
-            max_tokens = min(request.max_tokens or self._options.max_tokens, room)
-            row = self._row(request, message.prompt, max_tokens)
-            self._backlog.add(_Waiting(request, answer, row, tokens))
+            self._backlog.add(_Waiting(asked, preparing.answer))
         self._dispatch()
 
     def _unprepared(self, message: PreparationFailed) -> None:
-        answer = self._preparing.pop(message.submit.request.id)
+        answer = self._preparing.pop(message.submit.request.id).answer
         error = message.error
         if isinstance(error, EngineError) and not error.retryable:
             self._refuse(answer, Refused(error.code, str(error), "messages"))
@@ -257,97 +288,133 @@ class SchedulerActor(Actor[SchedulerMessage]):
             answer.reject(error)
         self._dispatch()
 
-    def _row(self, request: GenerationRequest, prompt: RenderedPrompt, max_tokens: int) -> RowRequest:
-        sampling = request.sampling
-        if not request.temperature_given:
-            sampling = replace(sampling, temperature=self._model.default_temperature)
-        return RowRequest(
-            request.id,
-            prompt.tokens,
-            max_tokens,
-            sampling,
-            request.stop,
-            request.top_logprobs,
-            boundary=prompt.boundary,
-            publish=self._residency is not None,
-        )
-
     def _refuse(self, answer: Deferred[Admission], refusal: Refused) -> None:
-        self._counts.refused += 1
+        self._ledger.counts.refused += 1
         answer.reply(refusal)
+
+    def _retry_after_s(self, ahead: int) -> float:
+        return self._ledger.turnover.retry_after_s(ahead, self._places.capacity)
+
+    def _forget_leavers(self) -> None:
+        """Drop queued requests whose client has gone."""
+        self._ledger.counts.cancelled += self._backlog.drop(lambda waiting: waiting.answer.closed)
 
     # -- placement --------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
+        """Let those go on who lost their lane, then those who wait, as far as there is room."""
         self._forget_leavers()
-        while self._free_rows() > 0 and (waiting := self._backlog.next()) is not None:
-            if self._residency is None:
-                self._place(waiting, None)
-            else:
-                self._borrow(waiting, self._residency)
+        while (found := self._resuming.next(self._places)) is not None:
+            self._seat(*found)
+        while self._places.free > len(self._resuming):
+            waiting, place = self._backlog.next(self._fits), self._places.lightest()
+            if waiting is None or place is None:
+                break
+            self._seat(waiting, place)
         self._settle_drains()
 
-    def _borrow(self, waiting: _Waiting, residency: Residency) -> None:
-        """Ask for the longest prefix there is; the request's row is reserved meanwhile."""
-        request = waiting.request
-        self._announce(waiting, 0)
-        work = residency.take(
-            waiting.tokens,
-            waiting.namespace,
-            request.session_id,
-            self._prefill_tps,
+    def _fits(self, waiting: _Waiting) -> bool:
+        """Whether a request fits beside all that run; what fits at all fits alone."""
+        budget, taken = self._options.kv_budget_bytes, self._kv_bytes
+        return not budget or not taken or taken + waiting.asked.kv_bytes <= budget
+
+    @property
+    def _kv_bytes(self) -> int:
+        return self._ledger.kv_bytes + sum(waiting.asked.kv_bytes for waiting in self._unadmitted)
+
+    @property
+    def _unadmitted(self) -> list[_Waiting]:
+        """The requests that have a row and wait for their prefix, but no stream yet."""
+        return [each.who for each in self._borrowing.values() if isinstance(each.who, _Waiting)]
+
+    def _seat(self, who: _Waiting | Running, place: Place) -> None:
+        """Ask for the longest prefix there is; a row of ``place`` is kept meanwhile."""
+        asked = who.asked
+        if self._residency is None:
+            self._start(who, place, None)
+            return
+        tokens = asked.tokens
+        if isinstance(who, Running):
+            if who.mark is not None:
+                place.trial = asked.id
+            tokens = TokenIds.of([*tokens.tolist(), *who.stream.emitted])
+        self._announce(asked, 0)
+        place.kept[asked.id] = asked
+        work = self._residency.take(
+            tokens,
+            asked.row.namespace,
+            asked.request.session_id,
+            self._ledger.prefill_tps,
             self.ctx.self,
             TAKE_S,
         )
         task = self.ctx.spawn(
-            work, lambda taken: Borrowed(request.id, taken), lambda _: Borrowed(request.id, None)
+            work, lambda taken: Borrowed(asked.id, taken), lambda _: Borrowed(asked.id, None)
         )
-        self._borrowing[request.id] = waiting, task
+        self._borrowing[asked.id] = _Borrowing(who, place, task)
 
-    def _announce(self, waiting: _Waiting, cached: int) -> None:
+    def _announce(self, asked: Asked, cached: int) -> None:
         """Let others wait for what this request is about to prefill."""
-        tokens = waiting.tokens[:-1]
+        tokens = asked.tokens[:-1]
         if len(tokens) - cached >= self._options.publish_min_tokens:
-            prefilling = Prefilling(tokens, waiting.namespace, cached, self._model.trims)
-            self._backlog.began(waiting.request.id, prefilling)
+            prefilling = Prefilling(tokens, asked.row.namespace, cached, self._model.trims)
+            self._backlog.began(asked.id, prefilling)
         else:
-            self._backlog.published(waiting.request.id)
+            self._backlog.published(asked.id)
 
     def _borrowed(self, request_id: str, taken: Taken | None) -> None:
         """Run a request with what residency gave, or from nothing when it could not be asked."""
         borrowing = self._borrowing.pop(request_id, None)
         if borrowing is not None:
-            self._place(borrowing[0], taken)
+            del borrowing.place.kept[request_id]
+            self._start(borrowing.who, borrowing.place, taken)
         elif taken is not None and taken.lease is not None:
             self._let_go(request_id, taken.lease.id)  # cancelled while this answer was on its way
         self._dispatch()
 
-    def _place(self, waiting: _Waiting, taken: Taken | None) -> None:
-        request_id, lease = waiting.request.id, None if taken is None else taken.lease
-        stream = RequestStream(request_id, lambda _: self._ask_to_cancel(request_id))
-        if not waiting.answer.reply(Admitted(stream, len(waiting.tokens), self._reuse(taken))):
-            self._counts.cancelled += 1  # the client left
-            self._let_go(request_id, None if lease is None else lease.id)
+    def _start(self, who: _Waiting | Running, place: Place, taken: Taken | None) -> None:
+        """Hand a request to a lane, with its stream and the prefix that it borrowed."""
+        lease = None if taken is None else taken.lease
+        running = self._admit(who, taken) if isinstance(who, _Waiting) else who
+        if running is None:
+            self._let_go(who.asked.id, None if lease is None else lease.id)
             return
-        stream.started_s = self.ctx.now_s()
-        self._counts.admitted += 1
-        row = waiting.row
-        if lease is not None:
-            row = replace(row, prefix=Prefix(lease.checkpoint, lease.length))
+        running.lease_id = None if lease is None else lease.id
         if self._residency is not None:
-            self._announce(waiting, 0 if lease is None else lease.length)
-        self._start(row, stream, None if lease is None else lease.id, waiting.request.session_id)
-
-    def _start(
-        self, row: RowRequest, stream: RequestStream, lease_id: int | None, session_id: str | None
-    ) -> None:
-        place = self._places.emptiest()
-        if place.lane.start(row, stream, self.ctx.self, session_id):
-            place.rows[row.id] = Running(stream, lease_id)
+            self._announce(running.asked, 0 if lease is None else lease.length)
+        row = replace(
+            running.asked.row,
+            emitted=tuple(running.stream.emitted),
+            prefix=None if lease is None else Prefix(lease.checkpoint, lease.length),
+        )
+        if not self._places.has_room(place):  # it was lost meanwhile
+            self._strand(running)
+        elif place.lane.start(row, running.stream, self.ctx.self, running.asked.request.session_id):
+            self._put_on(running, place, 0 if lease is None else lease.length)
         else:
-            self._counts.failed += 1
-            stream.push(Failed(row.id, "lane_unavailable", f"{place.lane.ref.path} takes no requests"))
-            self._let_go(row.id, lease_id)
+            place.up = False
+            self._look_for(place)
+            self._strand(running)
+
+    def _admit(self, waiting: _Waiting, taken: Taken | None) -> Running | None:
+        """Answer a client and take its request into the ledger; None when the client has left."""
+        asked = waiting.asked
+        stream = RequestStream(asked.id, self._ask_to_cancel)
+        if not waiting.answer.reply(Admitted(stream, len(asked.tokens), self._reuse(taken))):
+            self._ledger.counts.cancelled += 1
+            return None
+        stream.started_s = self.ctx.now_s()
+        running = Running(asked, stream)
+        self._ledger.admit(running)
+        return running
+
+    def _put_on(self, running: Running, place: Place, cached: int) -> None:
+        """Note that a lane has taken a request."""
+        running.stream.prefill_left = len(running.asked.tokens) + running.stream.emitted_tokens - cached
+        running.lane = place.lane.ref.path
+        self._ledger.counts.resumed += running.starts > 0
+        running.starts += 1
+        place.rows[running.id] = running
 
     def _reuse(self, taken: Taken | None) -> PrefixReuse:
         if taken is None:
@@ -364,50 +431,41 @@ class SchedulerActor(Actor[SchedulerMessage]):
     def _ask_to_cancel(self, request_id: str) -> None:
         self.ctx.self.tell(Cancel(request_id))
 
-    def _free_rows(self) -> int:
-        return self._places.free - len(self._borrowing)
-
-    def _forget_leavers(self) -> None:
-        """Drop queued requests whose client has gone."""
-        self._counts.cancelled += self._backlog.drop(lambda waiting: waiting.answer.closed)
-
     # -- out ------------------------------------------------------------------------------------------
 
     def _cancel(self, request_id: str) -> None:
-        place = self._places.holding(request_id)
+        place, running = self._places.holding(request_id), self._ledger.get(request_id)
+        if running is not None:
+            running.stream.cancelled = True
         if place is not None:
             place.lane.cancel(request_id)
-        elif request_id in self._borrowing:
+            return
+        borrowing = self._borrowing.pop(request_id, None)
+        if borrowing is not None:
             # Its client has left. A restore that nobody else wants ends with the task.
-            _, task = self._borrowing.pop(request_id)
-            task.cancel()
-            self._counts.cancelled += 1
+            borrowing.task.cancel()
+            del borrowing.place.kept[request_id]
             self._backlog.published(request_id)
-            self._dispatch()
-
-    def _lane_said(self, message: RowPublished | RowEnded | Terminated) -> None:
-        match message:
-            case RowPublished():
-                self._backlog.published(message.row_id)
-            case RowEnded():
-                self._row_ended(message)
-            case Terminated():
-                self._lane_ended(message)
+        if running is not None:
+            self._resuming.drop(request_id)
+            self._end(running, Cancelled(request_id))
+        elif borrowing is not None:
+            self._ledger.counts.cancelled += 1
         self._dispatch()
 
     def _row_ended(self, message: RowEnded) -> None:
-        place = self._places.on(message.lane)
-        row = place.rows.pop(message.event.id, None)
-        if row is not None:
-            self._let_go(message.event.id, row.lease_id)
-            match message.event:
-                case Finished():
-                    self._counts.finished += 1
-                    self._learn(message.event)
-                case Cancelled():
-                    self._counts.cancelled += 1
-                case Failed():
-                    self._counts.failed += 1
+        running = self._places.on(message.lane).rows.pop(message.event.id, None)
+        if running is not None:
+            if isinstance(message.event, Finished):
+                self._learn(message.event)
+            self._end(running, message.event)
+        self._dispatch()
+
+    def _end(self, running: Running, event: Finished | Cancelled | Failed) -> None:
+        """Forget a request, with ``event`` as its last unless it has had one."""
+        running.stream.push(event)
+        self._let_go(running.id, running.lease_id)
+        self._ledger.close(running)
 
     def _learn(self, finished: Finished) -> None:
         """Follow the rate at which prompts are prefilled, against which a restore is weighed."""
@@ -415,45 +473,120 @@ class SchedulerActor(Actor[SchedulerMessage]):
         if tokens < RATE_MIN_TOKENS or finished.prefill_ms <= 0:
             return
         rate = tokens / (finished.prefill_ms / 1e3)
-        before = self._prefill_tps
-        self._prefill_tps = rate if before is None else before + RATE_SMOOTHING * (rate - before)
-
-    def _lane_ended(self, message: Terminated) -> None:
-        """Report a lane's end to every client that it touched and watch its next incarnation."""
-        place = self._places.on(message.ref)
-        rows, place.rows = place.rows, {}
-        cause = message.failure.error if message.failure is not None else message.reason
-        for request_id, row in rows.items():
-            self._counts.failed += 1
-            self._let_go(request_id, row.lease_id)
-            row.stream.push(
-                Failed(request_id, "lane_crashed", f"the lane serving this request failed: {cause}")
-            )
-        self.ctx.watch(message.ref)
+        before = self._ledger.prefill_tps
+        self._ledger.prefill_tps = rate if before is None else before + RATE_SMOOTHING * (rate - before)
 
     def _settle_drains(self) -> None:
-        if self._preparing or self._backlog or self._borrowing or self._places.running:
+        if self._preparing or self._backlog or self._borrowing or self._ledger:
             return
         for drain in self._drains:
             drain.reply(None)
         self._drains.clear()
 
+    # -- lanes that come and go ---------------------------------------------------------------------------
+
+    async def _find_rows(self, place: Place) -> None:
+        """Note the rows that a lane has. One that does not answer is between incarnations: it has none."""
+        rows: tuple[StartRow, ...] = ()
+        try:
+            rows = await place.lane.rows(LANE_ASK_S)
+        except (ActorCrashed, ActorGone, AskTimeout):
+            place.up = False
+            self._look_for(place)
+        for row in rows:
+            running = self._ledger.get(row.request.id)
+            if running is None or running.stream is not row.stream:
+                place.lane.cancel(row.request.id)
+            else:
+                place.rows[running.id] = running
+
+    def _take_up(self, running: Running) -> None:
+        """Account for a request that ran before this incarnation of the scheduler."""
+        stream = running.stream
+        running.lease_id = None  # it ended with the incarnation that took it
+        place = self._places.holding(running.id)
+        stream.cancelled = stream.cancelled or not stream.claimed
+        if stream.terminal is not None:
+            if place is not None:
+                del place.rows[running.id]
+            self._end(running, stream.terminal)
+        elif place is None:
+            self._strand(running)
+        elif stream.cancelled:
+            place.lane.cancel(running.id)
+
+    def _strand(self, running: Running) -> None:
+        """Let a request without a lane wait for one, unless it needs none."""
+        self._let_go(running.id, running.lease_id)
+        running.lease_id = None
+        if (terminal := running.stream.terminal) is not None:
+            self._end(running, terminal)
+        elif running.stream.cancelled:
+            self._end(running, Cancelled(running.id))
+        else:
+            self._resuming.add(running)
+
+    def _lane_ended(self, message: Terminated) -> None:
+        """Find out who is to blame, let everybody else go on, and watch the lane's next incarnation."""
+        place = self._places.on(message.ref)
+        place.up = False
+        self.ctx.watch(message.ref)
+        self._look_for(place)
+        rows, place.rows = list(place.rows.values()), {}
+        error = None if message.failure is None else message.failure.error
+        verdict = judge(rows, error)
+        for running, mark in verdict.suspects:
+            running.suspect(mark, self._cleared)
+        for running in rows:
+            if running is verdict.convicted:
+                self._convict(running, error)
+            else:
+                self._strand(running)
+        self._dispatch()
+
+    def _cleared(self) -> None:
+        self.ctx.self.tell(Dispatch())
+
+    def _convict(self, running: Running, error: BaseException | None) -> None:
+        """End a request that has crashed a lane twice, and remember it for when it is sent again."""
+        cause = f"this request crashed the lane that served it, twice: {told(error)}"
+        self._ledger.convicts.add(running.asked.fingerprint, cause, self.ctx.now_s())
+        self._end(running, Failed(running.id, "lane_crashed", cause, shown=True))
+
+    def _look_for(self, place: Place) -> None:
+        """Wait beside the mailbox until a lane answers again."""
+        if place.looking:
+            return
+        place.looking = True
+        self.ctx.spawn(
+            place.lane.rows(LANE_UP_S),
+            lambda _: LaneLooked(place),
+            lambda error: LaneLooked(place, error),
+        )
+
+    def _looked(self, message: LaneLooked) -> None:
+        place = message.place
+        place.looking = False
+        if message.error is None:
+            place.up = True
+            self._dispatch()
+        elif not isinstance(message.error, ActorGone):
+            self.ctx.after(LOOK_AGAIN_S, Look(place))
+
     # -- figures ----------------------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> int:
+        return len(self._ledger) + len(self._unadmitted)
 
     def _figures(self) -> SchedulerFigures:
         return SchedulerFigures(
             queued=len(self._preparing) + len(self._backlog),
-            running=len(self._borrowing) + self._places.running,
-            **asdict(self._counts),
+            running=self._running,
+            kv_bytes=self._kv_bytes,
+            kv_budget_bytes=self._options.kv_budget_bytes,
+            **asdict(self._ledger.counts),
         )
-
-
-def _beyond_context(tokens: int, context_length: int) -> Refused:
-    return Refused(
-        "context_length_exceeded",
-        f"the prompt has {tokens} tokens; the model's context holds {context_length}, reply included",
-        "messages",
-    )
 
 
 class Scheduler:
@@ -468,19 +601,28 @@ class Scheduler:
         A scheduler crash before it ran is survived by submitting once more. Raises AskError: AskTimeout when
         it did not get to run in time; being cancelled withdraws the request.
         """
+        until_s = asyncio.get_running_loop().time() + timeout_s
         try:
             try:
-                return await self.ref.ask(Submit(request), timeout_s)
+                admission = await self.ref.ask(Submit(request), timeout_s)
             except ActorCrashed:
-                return await self.ref.ask(Submit(request), timeout_s)
+                left_s = until_s - asyncio.get_running_loop().time()
+                admission = await self.ref.ask(Submit(request), left_s)
         except asyncio.CancelledError:
             # It may have got its row in the very moment in which its client left.
             self.ref.tell(Cancel(request.id))
             raise
+        if isinstance(admission, Admitted):
+            admission.stream.claimed = True
+        return admission
 
     async def drain(self, timeout_s: float) -> None:
-        """Close admission and wait until every request has ended. Raises AskTimeout."""
-        await self.ref.ask(Drain(), timeout_s)
+        """Close admission and wait until every request has ended. Raises AskError: AskTimeout."""
+        until_s = asyncio.get_running_loop().time() + timeout_s
+        try:
+            await self.ref.ask(Drain(), timeout_s)
+        except ActorCrashed:
+            await self.ref.ask(Drain(), until_s - asyncio.get_running_loop().time())
 
     async def figures(self, timeout_s: float) -> SchedulerFigures:
         """Return the scheduler's figures. Raises AskError."""

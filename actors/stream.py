@@ -30,20 +30,30 @@ class RequestStream:
     Guarantees: events arrive in order; after the first terminal event everything pushed is ignored, so
     a request can never end twice; ``push`` never blocks. The buffer is bounded by the request itself
     (``max_tokens`` deltas plus one event per prefill chunk). Loop thread only.
+
+    It outlives the lanes that serve it. So it keeps what a next lane needs: ``emitted``, the tokens of all
+    deltas so far. Progress of a prompt that is prefilled again passes silently. ``prefill_left`` is how many
+    tokens the present lane has still to prefill. ``claimed``: the client has the stream in hand;
+    ``cancelled``: it wants no more of it. ``watcher`` is called after every event that was taken.
     """
 
     __slots__ = (
         "_buffer",
         "_loop",
         "_on_cancel",
+        "_prefilled",
         "_waiter",
-        "emitted_tokens",
+        "cancelled",
+        "claimed",
+        "emitted",
         "ended_s",
         "first_token_s",
         "id",
+        "prefill_left",
         "started_s",
         "submitted_s",
         "terminal",
+        "watcher",
     )
 
     def __init__(self, request_id: str, on_cancel: Callable[[str], None]) -> None:
@@ -53,7 +63,11 @@ class RequestStream:
         self._buffer: list[StreamEvent] = []
         self._waiter: asyncio.Future[None] | None = None
         self.terminal: Finished | Cancelled | Failed | None = None
-        self.emitted_tokens = 0
+        self.emitted: list[int] = []
+        self.prefill_left = 0
+        self._prefilled = 0
+        self.claimed = self.cancelled = False
+        self.watcher: Callable[[], None] | None = None
         self.submitted_s = self._loop.time()
         self.started_s: float | None = None
         self.first_token_s: float | None = None
@@ -63,6 +77,11 @@ class RequestStream:
     def ended(self) -> bool:
         """Whether the terminal event was pushed (the consumer may not have read it yet)."""
         return self.terminal is not None
+
+    @property
+    def emitted_tokens(self) -> int:
+        """How many tokens its deltas had."""
+        return len(self.emitted)
 
     @property
     def times(self) -> StreamTimes:
@@ -77,16 +96,21 @@ class RequestStream:
             case Delta():
                 if self.first_token_s is None:
                     self.first_token_s = self._loop.time()
-                self.emitted_tokens += len(event.tokens)
+                self.emitted.extend(event.tokens)
             case Finished() | Cancelled() | Failed():
                 self.terminal = event
                 self.ended_s = self._loop.time()
             case Prefilled():
-                pass
+                self.prefill_left = event.total - event.done
+                if self.emitted or event.done <= self._prefilled:
+                    self._seen()
+                    return  # a replay: it was told of before
+                self._prefilled = event.done
         self._buffer.append(event)
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+        self._seen()
 
     async def take(self) -> list[StreamEvent]:
         """Return every event that is waiting, at least one. A second consumer is an error.
@@ -109,4 +133,9 @@ class RequestStream:
     def cancel(self) -> None:
         """Ask for the request to be dropped. The terminal event follows; harmless after the end."""
         if self.terminal is None:
+            self.cancelled = True  # the message may be lost with its receiver
             self._on_cancel(self.id)
+
+    def _seen(self) -> None:
+        if self.watcher is not None:
+            self.watcher()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ..actors.generation import GenerationActor, Lane, LaneMessage, LaneTotals
+from ..actors.ledger import Ledger
 from ..actors.monitor import Monitor, MonitorActor
 from ..actors.scheduler import (
     Scheduler,
     SchedulerActor,
-    SchedulerCounts,
     SchedulerMessage,
     SchedulerOptions,
 )
@@ -32,12 +33,15 @@ if TYPE_CHECKING:
     from ..actors.residency import Residency
     from ..storage.filesystem import Filesystem
     from .config import Config
+    from .engine.checkpoint import MemoryGauge
     from .engine.port import LaneBackend, ModelInfo, TextCodec
     from .http.serving import RequestLog
 
 TOKENISE_THREADS = 2
 MODEL_LOAD_S = 1800.0
 RECALL_S = 60.0
+LANE_RESTARTS = RestartLimit(10, 60.0)
+"""A request that crashes lanes takes two restarts to be found out: five of them a minute are survived."""
 
 
 class Engine(StatefulEngine, Protocol):
@@ -96,7 +100,8 @@ def build_tree(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) 
         _lane_spec(index, lanes_config.batch, engine, residency) for index in range(lanes_config.count)
     ]
     lanes = [Lane(spec.ref) for spec in lane_specs]
-    scheduler_spec = _scheduler_spec(config, engine, lanes, pool, residency)
+    ledger = Ledger()
+    scheduler_spec = _scheduler_spec(config, engine, lanes, pool, residency, ledger=ledger)
     monitor_spec = ChildSpec("monitor", MonitorActor, capacity=64)
     scheduler = Scheduler(scheduler_spec.ref)
     cache = None if tiers is None else TreeCache(tiers, lanes, engine.codec, pool)
@@ -107,10 +112,11 @@ def build_tree(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) 
         engine.info,
         aliases=config.model.aliases,
         queue_timeout_s=server.request_timeout or float(365 * 86_400),
+        drained_in_s=lambda: ledger.drained_in_s(lanes_config.count * lanes_config.batch),
         cache=cache,
     )
     http_spec = _http_spec(config, serving, cache, log, metrics)
-    lanes_spec = SupervisorSpec("lanes", lane_specs, limit=RestartLimit(5, 60.0))
+    lanes_spec = SupervisorSpec("lanes", lane_specs, limit=LANE_RESTARTS)
     serving_spec = SupervisorSpec(
         "serving",
         [*([] if tiers is None else [tiers.spec]), lanes_spec, scheduler_spec],
@@ -125,23 +131,43 @@ def build_tree(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) 
 
 
 def _scheduler_spec(
-    config: Config, engine: Engine, lanes: Sequence[Lane], pool: BlockingPool, residency: Residency | None
+    config: Config,
+    engine: Engine,
+    lanes: Sequence[Lane],
+    pool: BlockingPool,
+    residency: Residency | None,
+    *,
+    ledger: Ledger,
 ) -> ChildSpec[SchedulerMessage]:
     settings = config.lanes
     waiting = settings.queue + settings.count * settings.batch
-    options = SchedulerOptions(
-        settings.batch, settings.queue, settings.max_tokens, config.cache.ram.min_tokens
-    )
-    counts = SchedulerCounts()
+    # Once, before anything runs: what running rows hold must not count against them after a restart.
+    budget_bytes = functools.cache(lambda: kv_budget_bytes(engine.memory(), config.cache.ram.pressure))
 
     def actor() -> SchedulerActor:
+        options = SchedulerOptions(
+            settings.batch, settings.queue, settings.max_tokens, config.cache.ram.min_tokens, budget_bytes()
+        )
         return SchedulerActor(
-            lanes, engine.codec(), engine.info(), pool, options, counts=counts, residency=residency
+            lanes, engine.codec(), engine.info(), pool, options, ledger=ledger, residency=residency
         )
 
     return ChildSpec(
-        "scheduler", actor, capacity=8 * waiting + 256, on_restart="drop", max_tasks=2 * waiting + 8
+        "scheduler",
+        actor,
+        capacity=8 * waiting + 256,
+        on_restart="drop",
+        max_tasks=2 * waiting + 2 * settings.count + 8,
     )
+
+
+def kv_budget_bytes(memory: MemoryGauge, pressure: float) -> int:
+    """Return what is left for the states of running requests; 0 where that is not known.
+
+    Call it when the weights are loaded and nothing runs: what is held then is not to be had.
+    """
+    reading = memory()
+    return max(0, int(reading.limit_bytes * pressure) - reading.active_bytes)
 
 
 def _lane_spec(index: int, batch: int, engine: Engine, residency: Residency | None) -> ChildSpec[LaneMessage]:

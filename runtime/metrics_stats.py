@@ -42,7 +42,7 @@ PARTS: Final = {
     "server": Part("server", {"uptime_s": "uptime_seconds", "draining": "draining"}, {}),
     "scheduler": Part(
         "scheduler",
-        _requests("queued", "running"),
+        {**_requests("queued", "running"), **_same("kv_bytes", "kv_budget_bytes")},
         _requests("admitted", "refused", "cancelled", "failed", "finished", "resumed"),
     ),
     "prompt_cache": Part(
@@ -111,11 +111,11 @@ PARTS: Final = {
 LANE: Final = Part(
     "lane",
     {
-        **_same("rows", "prefilling", "peak_rows"),
+        **_same("rows", "prefilling", "peak_rows", "solo_rows"),
         "decode_tps": "decode_tokens_per_second",
         "prefill_tps": "prefill_tokens_per_second",
     },
-    _same("steps", "decoded_tokens", "prefilled_tokens", "restarts"),
+    _same("steps", "decoded_tokens", "prefilled_tokens", "failed_publications", "restarts"),
 )
 _QUANTILES: Final = {"step_ms_p50": "0.5", "step_ms_p99": "0.99"}
 

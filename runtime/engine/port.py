@@ -143,11 +143,15 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """This row alone could not be decoded and has left the batch. Terminal."""
+    """This row alone could not be decoded and has left the batch. Terminal.
+
+    ``shown``: the message is fit for the client; else it is for the log.
+    """
 
     id: str
     code: str
     message: str
+    shown: bool = False
 
 
 RowEvent: TypeAlias = Prefilled | Delta | Published | Finished | Cancelled | Failed

@@ -46,6 +46,7 @@ SUPPORTED = frozenset(
         "logprobs",
         "top_logprobs",
         "chat_template_kwargs",
+        "service_tier",
         "session_id",
         "prompt_cache_key",
     }
@@ -56,7 +57,6 @@ INERT = frozenset(
         "user",
         "metadata",
         "store",
-        "service_tier",
         "safety_identifier",
         "prompt_cache_retention",
         "parallel_tool_calls",  # without tools there is nothing to run in parallel

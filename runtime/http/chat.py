@@ -21,6 +21,8 @@ from .messages import parse_messages
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ...actors.requests import ServiceClass
+
 MAX_STOPS = 16
 MAX_STOP_CHARS = 512
 MAX_BIASES = 1024
@@ -29,6 +31,14 @@ MAX_SESSION_CHARS = 256
 _MAX_COUNT = 2**31 - 1
 _MAX_KWARGS = 64
 _MAX_REPETITION_PENALTY = 10.0
+# OpenAI's service_tier -> which requests go first. Nothing is sold here, so what is bought there is ordinary.
+_CLASSES: Mapping[str, ServiceClass] = {
+    "auto": "default",
+    "default": "default",
+    "scale": "default",
+    "flex": "flex",
+    "priority": "priority",
+}
 # What the server itself passes to a chat template; a client may not replace it.
 _RESERVED_KWARGS = frozenset(
     {
@@ -79,6 +89,7 @@ def parse_chat(
         top_logprobs=top_logprobs,
         template_kwargs=_template_kwargs(fields),
         session_id=_session(fields, headers),
+        service_class=_service_class(fields),
     )
     return ChatCall(
         request=request,
@@ -197,6 +208,15 @@ def _template_kwargs(fields: Fields) -> dict[str, object]:
                 f"chat_template_kwargs.{name}", f"chat_template_kwargs.{name} is set by the server."
             )
     return given
+
+
+def _service_class(fields: Fields) -> ServiceClass:
+    tier = fields.text("service_tier")
+    if tier is None:
+        return "default"
+    if tier not in _CLASSES:
+        raise bad_value("service_tier", f"service_tier must be one of {', '.join(sorted(_CLASSES))}.")
+    return _CLASSES[tier]
 
 
 def _session(fields: Fields, headers: Mapping[str, str]) -> str | None:

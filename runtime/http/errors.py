@@ -88,10 +88,10 @@ def unknown_model(name: str, served: Sequence[str]) -> HttpError:
     return HttpError(404, "model_not_found", message, param="model")
 
 
-def not_ready(*, draining: bool) -> HttpError:
+def not_ready(*, draining: bool, retry_after_s: float | None = None) -> HttpError:
     """Return the 503 for a server that is still starting or already stopping."""
     if draining:
-        return HttpError(503, "draining", "The server is shutting down.", retry_after_s=5.0)
+        return HttpError(503, "draining", "The server is shutting down.", retry_after_s=retry_after_s or 5.0)
     return HttpError(503, "not_ready", "The server is not ready yet.", retry_after_s=1.0)
 
 

@@ -42,13 +42,15 @@ def settle(
 def failure(ending: Cancelled | Failed, request_id: str) -> HttpError:
     """Return what the client is told of a request that did not finish.
 
-    The event's code names the cause. Its message is the engine's own and stays in the log.
+    The event's code names the cause. Its message is the engine's own and stays in the log, unless it was
+    written for the client.
     """
     if isinstance(ending, Cancelled):
         message = f"The server dropped the request. Request id: {request_id}."
         return HttpError(503, "cancelled", message, retry_after_s=1.0)
     error = internal(request_id)
-    message = f"The reply could not be generated ({ending.code}). Request id: {request_id}."
+    cause = f"{ending.code}: {ending.message}" if ending.shown else ending.code
+    message = f"The reply could not be generated ({cause}). Request id: {request_id}."
     return HttpError(error.status, ending.code, message, detail=ending.message)
 
 

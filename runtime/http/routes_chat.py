@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from .serving import Serving
 
 # A refusal's code -> status; whatever is not listed is the client's mistake.
-_REFUSALS = {"queue_full": 429, "draining": 503}
+_REFUSALS = {"queue_full": 429, "draining": 503, "lane_crashed": 500}
+_RETRYABLE = {429, 503}
 _RETRY_AFTER_S = 1.0
 
 
@@ -44,7 +45,7 @@ class ChatRoutes:
         """Answer one call. The generation is cancelled on every way out but its own end."""
         readiness = self._serving.readiness()
         if not readiness.accepting:
-            raise not_ready(draining=readiness.draining)
+            raise not_ready(draining=readiness.draining, retry_after_s=readiness.retry_after_s)
         body = await read_object(request, self._options.max_body_bytes)
         call = parse_chat(body, request.headers, self._serving.model(), self._serving.aliases())
         exchange = request[EXCHANGE]
@@ -117,6 +118,6 @@ def refusal(refused: Refused) -> HttpError:
     status = _REFUSALS.get(refused.code, 400)
     param = refused.param or ("messages" if refused.code == "context_length_exceeded" else None)
     retry_after_s = refused.retry_after_s
-    if status in _REFUSALS.values() and retry_after_s is None:
+    if status in _RETRYABLE and retry_after_s is None:
         retry_after_s = _RETRY_AFTER_S
     return HttpError(status, refused.code, refused.message, param=param, retry_after_s=retry_after_s)

@@ -67,7 +67,7 @@ class StateRoutes:
         body = {"ready": readiness.ready, "draining": readiness.draining, "detail": _detail(readiness)}
         if readiness.ready:
             return _json(body)
-        error = not_ready(draining=readiness.draining)
+        error = not_ready(draining=readiness.draining, retry_after_s=readiness.retry_after_s)
         return _json(body | orjson.loads(error.envelope()), status=error.status, headers=error.headers)
 
     async def stats(self, _: web.Request) -> web.Response:

@@ -22,13 +22,15 @@ class Readiness:
 
     ``recovering`` says that it has been up and a part of it is restarting: requests are still taken, since
     they need only wait a moment. ``degraded`` says what works worse than configured though requests are
-    served, like an SSD tier that cannot write; None when all is well.
+    served, like an SSD tier that cannot write; None when all is well. ``retry_after_s`` is when it may be
+    worth asking again; None where nothing is known of that.
     """
 
     ready: bool
     draining: bool = False
     recovering: bool = False
     degraded: str | None = None
+    retry_after_s: float | None = None
     detail: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @property

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from samovar.actors.backlog import SHARED_WORTH_TOKENS, Backlog, Prefilling
+from samovar.actors.backlog import OVERTAKEN_MOST, SHARED_WORTH_TOKENS, Backlog, Prefilling
 from samovar.storage.tokens import TokenIds
 
 LONG = list(range(1000, 1000 + 2 * SHARED_WORTH_TOKENS))
@@ -14,6 +14,9 @@ class Waiting:
     name: str
     ids: list[int]
     namespace: str = ""
+    due_s: float = 0.0
+    size: int = 1
+    overtaken: int = 0
 
     @property
     def tokens(self) -> TokenIds:
@@ -101,3 +104,35 @@ def test_leavers_are_dropped_and_counted() -> None:
         backlog.add(Waiting(name, [1]))
     assert backlog.drop(lambda waiting: waiting.name in "ac") == 2
     assert [waiting.name for waiting in backlog] == ["b"]
+
+
+def test_who_is_due_earlier_goes_first_and_equals_in_the_order_in_which_they_came() -> None:
+    backlog: Backlog[Waiting] = Backlog()
+    for name, due_s in (("default", 30.0), ("flex", 300.0), ("priority", 1.0), ("default too", 30.0)):
+        backlog.add(Waiting(name, [1], due_s=due_s))
+    backlog.add(Waiting("late priority", [1], due_s=301.0))
+    assert drained(backlog) == ["priority", "default", "default too", "flex", "late priority"]
+
+
+def test_one_that_does_not_fit_is_overtaken_but_not_for_ever() -> None:
+    backlog: Backlog[Waiting] = Backlog()
+    backlog.add(Waiting("huge", [1], size=100))
+    for n in range(OVERTAKEN_MOST + 3):
+        backlog.add(Waiting(f"small {n}", [1]))
+    names: list[str] = []
+    while (waiting := backlog.next(lambda each: each.size < 10)) is not None:
+        names.append(waiting.name)
+    assert names == [f"small {n}" for n in range(OVERTAKEN_MOST)]
+    assert len(backlog) == 4
+    assert drained(backlog)[0] == "huge"
+
+
+def test_who_waits_for_a_prefix_is_not_overtaken_by_size() -> None:
+    backlog: Backlog[Waiting] = Backlog()
+    backlog.began("first", prefilling([*LONG, 1]))
+    backlog.add(Waiting("same", [*LONG, 2], size=100))
+    backlog.add(Waiting("small", [1]))
+    first = backlog.next(lambda each: each.size < 10)
+    assert first is not None
+    assert first.name == "small"
+    assert [each.overtaken for each in backlog] == [0]

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from samovar.actors.requests import Admitted, GenerationRequest, PrefixReuse
+from samovar.runtime.engine.errors import LaneStepFailed
 from samovar.runtime.engine.port import Cancelled, Failed, Finished
 from samovar.storage.tokens import TokenIds
 
@@ -100,7 +101,7 @@ async def test_leases_end_with_a_cancelled_row() -> None:
 
 
 @virtual
-async def test_leases_end_with_a_crashed_lane_and_its_states_stay() -> None:
+async def test_leases_end_with_rows_that_lost_their_lane_and_its_states_stay() -> None:
     engine = FakeEngine()
     async with serving(cache=True, engine=engine) as tree:
         await reuse_of(tree, "a", PROMPT)
@@ -108,10 +109,10 @@ async def test_leases_end_with_a_crashed_lane_and_its_states_stay() -> None:
         stream = await tree.admitted("b", PROMPT, max_tokens=100)
         engine.crash = RuntimeError("the model broke")
         engine.gated = False
-        assert isinstance((await drain(stream))[-1], Failed)
+        assert isinstance((await drain(stream))[-1], Finished)
         assert await leases(tree) == 0
         assert (await reuse_of(tree, "c", PROMPT)).tier == "ram"
-        tree.kit.failure("lanes/0", RuntimeError)
+        tree.kit.failure("lanes/0", LaneStepFailed)
 
 
 @virtual

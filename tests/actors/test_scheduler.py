@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from samovar.actors.requests import Refused
 from samovar.actors.scheduler import Submit
-from samovar.runtime.engine.errors import LaneStepFailed, ModelUnreadable
-from samovar.runtime.engine.port import Cancelled, Failed, Finished, Prefilled
-from samovar.runtime.kernel import ActorCrashed, AskTimeout, InjectedCrash, StartFailed
+from samovar.runtime.engine.errors import ModelUnreadable
+from samovar.runtime.engine.port import Cancelled, Failed, Finished
+from samovar.runtime.kernel import ActorCrashed, AskTimeout, StartFailed
 
 from tests.kit import virtual
 from tests.kit.engine import FakeEngine
@@ -137,76 +137,6 @@ async def test_cancelling_frees_the_row_and_ends_the_stream_once() -> None:
         assert (figures.running, figures.cancelled) == (0, 1)
         engine.gated = False
         await drain(await tree.admitted("next"))
-
-
-@virtual
-async def test_a_lane_crash_reaches_every_client_it_touched_and_no_other() -> None:
-    engine = FakeEngine(gated=True)
-    async with serving(batch=2, queue=4, engine=engine) as tree:
-        touched = [await tree.admitted("a"), await tree.admitted("b")]
-        queued = asyncio.ensure_future(tree.admitted("c"))
-        while len(engine.inserted) < 2:
-            await tree.kit.settle()
-        engine.allow(1)
-        assert await touched[0].take() == [Prefilled("a", 2, 2)]
-        engine.crash = RuntimeError("device lost")
-        engine.allow(1)
-        for stream in touched:
-            terminal = (await drain(stream))[-1]
-            assert isinstance(terminal, Failed)
-            assert terminal.code == "lane_crashed"
-            assert "device lost" in terminal.message
-        engine.gated = False
-        assert isinstance((await drain(await queued))[-1], Finished)
-        await tree.kit.settle()
-        failure = tree.kit.failure("lanes/0", LaneStepFailed)
-        assert failure.incarnation == 1
-        assert (engine.opened, engine.closed) == (2, 1)
-        assert (await tree.scheduler.figures(1.0)).failed == 2
-        figures = await tree.lanes[0].figures(1.0)
-        assert (figures.steps, figures.rows) == (6, 0)  # the step before the crash is not forgotten
-
-
-@virtual
-async def test_a_crash_of_the_lane_actor_stops_its_thread() -> None:
-    engine = FakeEngine(gated=True)
-    async with serving(engine=engine) as tree:
-        stream = await tree.admitted("a")
-        await tree.kit.settle()
-        tree.kit.system.crash("lanes/0")
-        assert isinstance((await drain(stream))[-1], Failed)
-        engine.gated = False
-        await drain(await tree.admitted("b"))
-        await tree.kit.settle()
-        tree.kit.failure("lanes/0", InjectedCrash)
-        assert (engine.opened, engine.closed) == (2, 1)
-
-
-@virtual
-async def test_a_row_still_in_the_mailbox_of_a_crashing_lane_fails_too() -> None:
-    async with serving() as tree:
-        tree.kit.hold(tree.lanes[0].ref)
-        stream = await tree.admitted("a")
-        tree.kit.system.crash("lanes/0")
-        await tree.kit.step(tree.lanes[0].ref)
-        assert isinstance((await drain(stream))[-1], Failed)
-        tree.kit.failure("lanes/0", InjectedCrash)
-        tree.kit.dead_letter("lanes/0", "dropped")
-        assert tree.engine.inserted == []
-
-
-@virtual
-async def test_the_other_lane_goes_on_when_one_crashes() -> None:
-    engine = FakeEngine(gated=True)
-    async with serving(lanes=2, batch=1, engine=engine) as tree:
-        first, second = await tree.admitted("a"), await tree.admitted("b")
-        await tree.kit.settle()
-        tree.kit.system.crash("lanes/0")
-        assert isinstance((await drain(first))[-1], Failed)
-        engine.gated = False
-        assert isinstance((await drain(second))[-1], Finished)
-        await tree.kit.settle()
-        tree.kit.failure("lanes/0")
 
 
 @virtual

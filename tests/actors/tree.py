@@ -7,9 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from samovar.actors.generation import GenerationActor, Lane, LaneTotals
+from samovar.actors.ledger import Ledger
 from samovar.actors.requests import Admission, Admitted, GenerationRequest
 from samovar.actors.residency import Residency, ResidencyActor, ResidencyMessage
-from samovar.actors.scheduler import Scheduler, SchedulerActor, SchedulerCounts, SchedulerOptions
+from samovar.actors.scheduler import Scheduler, SchedulerActor, SchedulerOptions
 from samovar.actors.tiers import ResidencyCounts, ResidencyOptions
 from samovar.runtime.engine.port import Delta
 from samovar.runtime.kernel import BlockingPool, ChildSpec, RestartLimit, SupervisorSpec
@@ -31,6 +32,7 @@ class Serving:
     scheduler: Scheduler
     lanes: list[Lane]
     pool: BlockingPool
+    ledger: Ledger
     residency: Residency | None = None
 
     async def __aenter__(self) -> Self:
@@ -64,6 +66,7 @@ def serving(
     restarts: int = 5,
     cache: bool = False,
     ssd: FakeDisk | None = None,
+    kv_budget: int = 0,
 ) -> Serving:
     """Return lanes and a scheduler; with ``cache`` over a RAM tier, with ``ssd`` over a disk tier too."""
     engine = engine or FakeEngine()
@@ -80,12 +83,19 @@ def serving(
         for n in range(lanes)
     ]
     faces = [Lane(spec.ref) for spec in lane_specs]
-    options = SchedulerOptions(batch=batch, queue=queue, max_tokens=16)
-    counts = SchedulerCounts()
+    options = SchedulerOptions(batch=batch, queue=queue, max_tokens=16, kv_budget_bytes=kv_budget)
+    ledger = Ledger()
     scheduler = ChildSpec(
         "scheduler",
         lambda: SchedulerActor(
-            faces, engine.codec(), engine.info(), pool, options, counts=counts, residency=residency
+            faces,
+            engine.codec(),
+            engine.info(),
+            pool,
+            options,
+            ledger=ledger,
+            residency=residency,
+            chance=lambda: 7,
         ),
         capacity=100,
         on_restart="drop",
@@ -101,7 +111,7 @@ def serving(
         strategy="rest_for_one",
         limit=limit,
     )
-    return Serving(KitSystem(root), engine, Scheduler(scheduler.ref), faces, pool, residency)
+    return Serving(KitSystem(root), engine, Scheduler(scheduler.ref), faces, pool, ledger, residency)
 
 
 def _residency(ssd: FakeDisk | None) -> ChildSpec[ResidencyMessage]:

@@ -14,6 +14,7 @@ from samovar.runtime.engine.port import (
     Delta,
     Failed,
     Finished,
+    KvCost,
     LaneFigures,
     ModelInfo,
     Prefilled,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from samovar.runtime.engine.checkpoint import MemoryGauge
+    from samovar.runtime.engine.port import Phase
 
 STEP_LIMIT_S = 10.0
 
@@ -38,10 +40,12 @@ STEP_LIMIT_S = 10.0
 @dataclass
 class _Row:
     request: RowRequest
+    context: list[int]
     sent: int = 0
     prefilled: int = 0
     cached: int = 0
     ready: bool = False
+    joined: bool = False
 
 
 class FakeDetokenizer:
@@ -85,7 +89,8 @@ class FakeEngine:
     the next step of whichever backend raise it. Everything may be called from any thread.
 
     A row publishes its prompt and its run as states of ``token_bytes`` a token; one that is lent a state
-    whose bytes are wrong fails. ``prefill_tokens``: how many a step prefills.
+    whose bytes or tokens are wrong fails, as does one that is resumed behind tokens that it never emitted.
+    ``prefill_tokens``: how many a step prefills.
     """
 
     context_length: int = 1000
@@ -101,6 +106,8 @@ class FakeEngine:
     closed: int = 0
     inserted: list[str] = field(default_factory=list)
     permits: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    kv: KvCost = field(default_factory=KvCost)
+    default_temperature: float = 0.0
 
     def allow(self, steps: int = 1) -> None:
         for _ in range(steps):
@@ -109,6 +116,17 @@ class FakeEngine:
     def reply(self, row: RowRequest, n: int) -> str | None:
         return f"{row.tokens[0]}.{n} " if n < row.max_tokens else None
 
+    def token(self, row: RowRequest, n: int) -> int:
+        """Return the n-th token of a row's reply: it follows from prompt and place alone."""
+        return (row.tokens[0] + len(row.tokens) + n) % 256
+
+    def fault(self, phase: Phase, rows: Sequence[RowRequest]) -> Exception | None:
+        """Return what a phase of a step raises, given the rows that it is about. On the lane's thread."""
+        return None
+
+    def pause(self) -> None:
+        """Wait before a step. On the lane's thread."""
+
     def backend(self) -> FakeBackend:
         return FakeBackend(self)
 
@@ -116,7 +134,10 @@ class FakeEngine:
         return FakeCodec()
 
     def info(self) -> ModelInfo:
-        return ModelInfo("fake", self.context_length, 256, "none", 0.0, 0, trims=self.trims)
+        temperature = self.default_temperature
+        return ModelInfo(
+            "fake", self.context_length, 256, "none", temperature, 0, trims=self.trims, kv=self.kv
+        )
 
     def identity(self) -> Identity:
         return Identity("fake", {"model": "scripted"})
@@ -138,6 +159,7 @@ class FakeBackend:
         self._peak = 0
         self._steps = 0
         self._decoded = 0
+        self._at_work = AtWork("step", frozenset())
 
     def open(self) -> ModelInfo:
         if self._engine.open_error is not None:
@@ -148,7 +170,9 @@ class FakeBackend:
     def insert(self, request: RowRequest) -> None:
         self._engine.inserted.append(request.id)
         cached = 0 if request.prefix is None else request.prefix.length
-        self._rows[request.id] = _Row(request, prefilled=cached, cached=cached)
+        context = [*request.tokens, *request.emitted]
+        row = _Row(request, context, len(request.emitted), prefilled=cached, cached=cached)
+        self._rows[request.id] = row
 
     def cancel(self, row_id: str) -> None:
         if self._rows.pop(row_id, None) is not None:
@@ -160,9 +184,11 @@ class FakeBackend:
 
     @property
     def at_work(self) -> AtWork:
-        return AtWork("step", frozenset(self._rows))
+        return self._at_work
 
     def step(self) -> list[RowEvent]:
+        self._at_work = AtWork("step", frozenset(self._rows))
+        self._engine.pause()
         events: list[RowEvent] = [Cancelled(row_id) for row_id in self._cancelled]
         self._cancelled.clear()
         # In short waits, so that commands are still obeyed between steps, as a real engine does.
@@ -175,32 +201,73 @@ class FakeBackend:
             raise error
         self._steps += 1
         self._peak = max(self._peak, len(self._rows))
-        for row in list(self._rows.values()):
-            events.extend(self._advance(row))
+        rows = [row for row in self._rows.values() if row.ready]
+        self._begin("join", [row for row in rows if not row.joined])
+        for row in rows:
+            row.joined = True
+        self._begin("decode", rows)
+        ending = [row for row in rows if self._engine.reply(row.request, row.sent) is None]
+        events.extend([self._decode(row) for row in rows if row not in ending])
+        for row in ending:
+            events.extend(self._end(row))
+        events.extend(self._prefill_all())
         return events
 
-    def _advance(self, row: _Row) -> list[RowEvent]:
-        request, last = row.request, len(row.request.tokens) - 1
-        if request.prefix is not None and not row.ready:
-            state = request.prefix.checkpoint
-            assert isinstance(state, FakeState)
-            if (wrong := state.wrong()) is not None:
-                del self._rows[request.id]
-                return [Failed(request.id, "wrong_state", wrong)]
-        if not row.ready:
-            return self._prefill(row, last)
-        piece = self._engine.reply(request, row.sent)
-        if piece is None:
-            del self._rows[request.id]
-            reason = "length" if row.sent >= request.max_tokens else "stop"
-            end = Finished(request.id, reason, "", last + 1, row.sent, 1.0, 1.0, cached_tokens=row.cached)
-            fed = [*request.tokens, *range(1, row.sent)]
-            return [*self._published(request, fed), end]
-        row.sent += 1
-        self._decoded += 1
-        return [Delta(request.id, piece, (row.sent,))]
+    def _begin(self, phase: Phase, rows: Sequence[_Row]) -> None:
+        """Say what is being done, and fail if that is planned."""
+        if rows:
+            self._at_work = AtWork(phase, frozenset(row.request.id for row in rows))
+            error = self._engine.fault(phase, [row.request for row in rows])
+            if error is not None:
+                raise error
 
-    def _prefill(self, row: _Row, last: int) -> list[RowEvent]:
+    def _decode(self, row: _Row) -> Delta:
+        piece, token = self._engine.reply(row.request, row.sent), self._engine.token(row.request, row.sent)
+        assert piece is not None
+        row.sent += 1
+        row.context.append(token)
+        self._decoded += 1
+        return Delta(row.request.id, piece, (token,))
+
+    def _end(self, row: _Row) -> list[RowEvent]:
+        request = row.request
+        self._begin("extract", [row])
+        published = self._published(row, row.context[:-1] if row.sent else row.context)
+        del self._rows[request.id]
+        reason = "length" if row.sent >= request.max_tokens else "stop"
+        count = len(request.tokens)
+        end = Finished(request.id, reason, "", count, row.sent, 1.0, 1.0, cached_tokens=row.cached)
+        return [*published, end]
+
+    def _prefill_all(self) -> list[RowEvent]:
+        events: list[RowEvent] = []
+        waiting = [row for row in self._rows.values() if not row.ready]
+        for row in waiting:
+            if (wrong := self._wrong(row)) is not None:
+                del self._rows[row.request.id]
+                events.append(Failed(row.request.id, "wrong_state", wrong))
+        waiting = [row for row in waiting if row.request.id in self._rows]
+        self._begin("prefill", waiting)
+        for row in waiting:
+            events.extend(self._prefill(row))
+        return events
+
+    def _wrong(self, row: _Row) -> str | None:
+        """Say what is wrong with what a row starts from."""
+        request = row.request
+        expected = tuple(self._engine.token(request, n) for n in range(len(request.emitted)))
+        if request.emitted != expected:
+            return f"it never emitted {request.emitted}"
+        if request.prefix is None:
+            return None
+        state = request.prefix.checkpoint
+        assert isinstance(state, FakeState)
+        if state.spec.tokens.tolist()[: row.cached] != row.context[: row.cached]:
+            return "the state is of other tokens"
+        return state.wrong()
+
+    def _prefill(self, row: _Row) -> list[RowEvent]:
+        last = len(row.context) - 1
         count = min(self._engine.prefill_tokens, last - row.prefilled)
         row.prefilled += count
         self._engine.prefilled += count
@@ -208,17 +275,16 @@ class FakeBackend:
             return [Prefilled(row.request.id, row.prefilled, last + 1)]
         row.ready = True
         progress = Prefilled(row.request.id, last + 1, last + 1)
-        if not count:
+        if not count or row.request.emitted:
             return [progress]
-        return [progress, *self._published(row.request, row.request.tokens[:-1], provisional=True)]
+        return [progress, *self._published(row, row.context[:-1], provisional=True)]
 
-    def _published(
-        self, request: RowRequest, tokens: Sequence[int], *, provisional: bool = False
-    ) -> list[RowEvent]:
-        if not request.publish:
+    def _published(self, row: _Row, tokens: Sequence[int], *, provisional: bool = False) -> list[RowEvent]:
+        if not row.request.publish:
             return []
+        self._begin("publish", [row])
         state = FakeState.of(TokenIds.of(tokens), self._engine.token_bytes, trims=self._engine.trims)
-        return [Published(request.id, state, provisional)]
+        return [Published(row.request.id, state, provisional)]
 
     def figures(self) -> LaneFigures:
         return LaneFigures(

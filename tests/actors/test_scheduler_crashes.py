@@ -1,0 +1,327 @@
+"""What becomes of running requests when a lane or the scheduler crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from samovar.actors.requests import Refused
+from samovar.actors.verdicts import CONVICTED_S
+from samovar.runtime.engine.errors import LaneStepFailed
+from samovar.runtime.engine.port import Cancelled, Delta, Failed, Finished, Prefilled
+from samovar.runtime.kernel import InjectedCrash
+
+from tests.kit import virtual
+from tests.kit.engine import FakeEngine
+
+from .tree import drain, serving, text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from samovar.actors.stream import RequestStream, StreamEvent
+    from samovar.runtime.engine.port import Phase, RowRequest
+
+    from .tree import Serving
+
+POISON = "!"
+
+
+class Poisoned(FakeEngine):
+    """Crashes in ``phase`` whenever a row whose prompt begins with POISON takes part."""
+
+    phase: Phase = "decode"
+    crashes = 0
+
+    def fault(self, phase: Phase, rows: Sequence[RowRequest]) -> Exception | None:
+        if phase != self.phase or not any(row.tokens[0] == ord(POISON) for row in rows):
+            return None
+        self.crashes += 1
+        return RuntimeError("device lost in /opt/secret/kernel.metal")
+
+
+async def stand(streams: Sequence[RequestStream], engine: FakeEngine, tree: Serving) -> None:
+    """Let all be inserted before the first step."""
+    while len(engine.inserted) < len(streams):
+        await tree.kit.settle()
+
+
+def failures(tree: Serving, path: str, count: int, kind: type[BaseException] = LaneStepFailed) -> None:
+    for _ in range(count):
+        tree.kit.failure(path, kind)
+
+
+def once(events: list[StreamEvent]) -> bool:
+    return sum(isinstance(event, Finished | Cancelled | Failed) for event in events) == 1
+
+
+@virtual
+async def test_a_crash_amid_a_reply_only_pauses_it() -> None:
+    engine = FakeEngine(gated=True)
+    async with serving(batch=2, queue=4, engine=engine) as tree:
+        streams = [await tree.admitted("a", max_tokens=6), await tree.admitted("b", "cd", max_tokens=6)]
+        queued = asyncio.ensure_future(tree.admitted("c"))
+        await stand(streams, engine, tree)
+        engine.allow(3)
+        got = await streams[0].take()
+        while not any(isinstance(event, Delta) for event in got):
+            got += await streams[0].take()
+        engine.crash = RuntimeError("device lost")
+        engine.gated = False
+        events = got + await drain(streams[0])
+        assert text(events) == "".join(f"97.{n} " for n in range(6))
+        assert [event for event in events if isinstance(event, Prefilled)] == [Prefilled("a", 2, 2)]
+        assert once(events)
+        last = events[-1]
+        assert isinstance(last, Finished)
+        assert (last.prompt_tokens, last.completion_tokens) == (2, 6)
+        assert text(await drain(streams[1])) == "".join(f"99.{n} " for n in range(6))
+        assert isinstance((await drain(await queued))[-1], Finished)
+        await tree.kit.settle()
+        failures(tree, "lanes/0", 1)
+        figures = await tree.scheduler.figures(1.0)
+        assert (figures.resumed, figures.failed, figures.finished, figures.running) == (2, 0, 3, 0)
+        assert (engine.opened, engine.closed) == (2, 1)
+
+
+@virtual
+async def test_the_first_token_of_a_resumed_request_stays_the_first() -> None:
+    engine = FakeEngine(gated=True)
+    async with serving(engine=engine) as tree:
+        stream = await tree.admitted("a", max_tokens=4)
+        engine.allow(2)
+        while stream.first_token_s is None:
+            await stream.take()
+        first_s = stream.first_token_s
+        engine.crash = RuntimeError("device lost")
+        engine.gated = False
+        await drain(stream)
+        assert stream.first_token_s == first_s
+        assert stream.ended_s is not None
+        assert stream.ended_s > first_s  # there was a pause
+        failures(tree, "lanes/0", 1)
+
+
+@virtual
+async def test_a_crash_of_the_lane_actor_suspects_nobody_however_often_it_happens() -> None:
+    engine = FakeEngine(gated=True)
+    async with serving(engine=engine) as tree:
+        stream = await tree.admitted("a")
+        for opened in range(2, 6):
+            await tree.kit.settle()
+            tree.kit.system.crash("lanes/0")
+            while engine.opened < opened:
+                await tree.kit.advance(0.1)
+        engine.gated = False
+        assert isinstance((await drain(stream))[-1], Finished)
+        failures(tree, "lanes/0", 4, InjectedCrash)
+
+
+@virtual
+async def test_a_row_still_in_the_mailbox_of_a_crashing_lane_goes_on_too() -> None:
+    async with serving() as tree:
+        tree.kit.hold(tree.lanes[0].ref)
+        stream = await tree.admitted("a")
+        tree.kit.system.crash("lanes/0")
+        await tree.kit.step(tree.lanes[0].ref)
+        tree.kit.release(tree.lanes[0].ref)
+        assert isinstance((await drain(stream))[-1], Finished)
+        tree.kit.failure("lanes/0", InjectedCrash)
+        tree.kit.dead_letter("lanes/0", "dropped")
+        assert tree.engine.inserted == ["a"]
+
+
+@virtual
+async def test_rows_of_a_crashed_lane_go_on_at_once_where_there_is_room() -> None:
+    engine = FakeEngine(gated=True)
+    async with serving(lanes=2, batch=2, engine=engine) as tree:
+        first, second = await tree.admitted("a"), await tree.admitted("b")
+        await tree.kit.settle()
+        tree.kit.system.crash("lanes/0")
+        await tree.kit.settle()
+        assert len(await tree.lanes[1].rows(1.0)) == 2
+        assert engine.opened == 2  # the crashed one is not up yet
+        engine.gated = False
+        for stream in (first, second):
+            assert isinstance((await drain(stream))[-1], Finished)
+        await tree.kit.advance(1.0)
+        tree.kit.failure("lanes/0")
+
+
+@virtual
+async def test_a_client_that_leaves_during_the_pause_is_not_resumed() -> None:
+    engine = FakeEngine(gated=True)
+    async with serving(engine=engine) as tree:
+        stream = await tree.admitted("a")
+        await tree.kit.settle()
+        tree.kit.system.crash("lanes/0")
+        await tree.kit.settle()
+        stream.cancel()
+        assert (await drain(stream))[-1] == Cancelled("a")
+        await tree.kit.advance(1.0)
+        assert engine.inserted == ["a"]
+        tree.kit.failure("lanes/0")
+        figures = await tree.scheduler.figures(1.0)
+        assert (figures.running, figures.cancelled, figures.resumed) == (0, 1, 0)
+
+
+@virtual
+async def test_a_poisonous_prompt_alone_fails_after_two_crashes() -> None:
+    engine = Poisoned()
+    async with serving(engine=engine) as tree:
+        stream = await tree.admitted("a", "!x")
+        events = await drain(stream)
+        last = events[-1]
+        assert isinstance(last, Failed)
+        assert (last.code, last.shown, once(events)) == ("lane_crashed", True, True)
+        assert "decode failed: RuntimeError: device lost in …" in last.message
+        assert "secret" not in last.message
+        assert engine.crashes == 2
+        assert isinstance((await drain(await tree.admitted("b")))[-1], Finished)
+        await tree.kit.settle()
+        failures(tree, "lanes/0", 2)
+
+
+@virtual
+async def test_a_poisonous_prompt_among_healthy_ones_fails_alone_after_two_crashes() -> None:
+    for phase in ("prefill", "join", "decode", "extract"):
+        engine = Poisoned(gated=True)
+        engine.phase = phase
+        async with serving(batch=6, engine=engine) as tree:
+            prompts = ["ab", "cd", "ef", "!x", "gh", "ij"]
+            streams = [await tree.admitted(f"r{n}", prompt) for n, prompt in enumerate(prompts)]
+            await stand(streams, engine, tree)
+            engine.gated = False
+            for prompt, stream in zip(prompts, streams, strict=True):
+                events = await drain(stream)
+                assert once(events)
+                if prompt[0] == POISON:
+                    assert isinstance(events[-1], Failed)
+                else:
+                    assert text(events) == "".join(f"{ord(prompt[0])}.{n} " for n in range(3))
+            assert engine.crashes == 2
+            await tree.kit.settle()
+            failures(tree, "lanes/0", 2)
+            assert len(tree.ledger) == 0
+
+
+@virtual
+async def test_two_poisonous_prompts_are_both_found() -> None:
+    engine = Poisoned(gated=True)
+    async with serving(batch=4, engine=engine) as tree:
+        prompts = ["!1", "ab", "!2", "cd"]
+        streams = [await tree.admitted(f"r{n}", prompt) for n, prompt in enumerate(prompts)]
+        await stand(streams, engine, tree)
+        engine.gated = False
+        ends = [(await drain(stream))[-1] for stream in streams]
+        assert [isinstance(end, Failed) for end in ends] == [True, False, True, False]
+        assert engine.crashes == 3  # one that both were in, and one each
+        await tree.kit.settle()
+        failures(tree, "lanes/0", 3)
+
+
+@virtual
+async def test_a_poisonous_prompt_sent_again_is_refused_and_crashes_nothing() -> None:
+    engine = Poisoned()
+    async with serving(engine=engine) as tree:
+        await drain(await tree.admitted("a", "!x"))
+        for n in range(5):
+            answer = await tree.submit(f"again{n}", "!x")
+            assert isinstance(answer, Refused)
+            assert answer.code == "lane_crashed"
+            assert "device lost" in answer.message
+        assert engine.crashes == 2
+        assert isinstance((await drain(await tree.admitted("b", "xx")))[-1], Finished)
+        await tree.kit.advance(CONVICTED_S)
+        assert isinstance((await drain(await tree.admitted("later", "!x")))[-1], Failed)
+        assert engine.crashes == 4
+        await tree.kit.advance(1.0)
+        failures(tree, "lanes/0", 4)
+
+
+@virtual
+async def test_suspects_of_two_lanes_are_tried_each_on_its_own() -> None:
+    engine = Poisoned(gated=True)
+    async with serving(lanes=2, batch=3, engine=engine) as tree:
+        prompts = ["ab", "cd", "!x", "ef", "gh", "ij"]
+        streams = [await tree.admitted(f"r{n}", prompt) for n, prompt in enumerate(prompts)]
+        await stand(streams, engine, tree)
+        engine.gated = False
+        ends = [(await drain(stream))[-1] for stream in streams]
+        assert [isinstance(end, Failed) for end in ends] == [prompt[0] == POISON for prompt in prompts]
+        assert engine.crashes == 2
+        await tree.kit.settle()
+        failures(tree, "lanes/0", 2)  # the other lane never noticed
+
+
+@virtual
+async def test_a_lane_that_crashes_while_the_scheduler_is_down_loses_no_request() -> None:
+    engine = FakeEngine(gated=True)
+    async with serving(engine=engine) as tree:
+        stream = await tree.admitted("a")
+        await tree.kit.settle()
+        tree.kit.system.crash("scheduler")
+        tree.kit.system.crash("lanes/0")
+        await tree.kit.advance(1.0)
+        engine.gated = False
+        assert isinstance((await drain(stream))[-1], Finished)
+        await tree.kit.settle()
+        figures = await tree.scheduler.figures(1.0)
+        assert (figures.admitted, figures.finished, figures.running) == (1, 1, 0)
+        failures(tree, "scheduler", 1, InjectedCrash)
+        failures(tree, "lanes/0", 1, InjectedCrash)
+
+
+@virtual
+async def test_a_request_that_ends_while_the_scheduler_is_down_is_counted() -> None:
+    engine = FakeEngine(gated=True)
+    async with serving(engine=engine) as tree:
+        stream = await tree.admitted("a")
+        await tree.kit.settle()
+        tree.kit.system.crash("scheduler")
+        engine.gated = False
+        await drain(stream)
+        await tree.kit.advance(1.0)
+        figures = await tree.scheduler.figures(1.0)
+        assert (figures.finished, figures.running) == (1, 0)
+        failures(tree, "scheduler", 1, InjectedCrash)
+
+
+@virtual
+async def test_a_cancellation_that_a_scheduler_crash_swallowed_is_made_good() -> None:
+    engine = FakeEngine(gated=True)
+    async with serving(engine=engine) as tree:
+        stream = await tree.admitted("a", max_tokens=10_000)
+        await tree.kit.settle()
+        tree.kit.hold(tree.scheduler.ref)
+        stream.cancel()
+        tree.kit.system.crash("scheduler")
+        tree.kit.release(tree.scheduler.ref)
+        await tree.kit.advance(1.0)
+        engine.gated = False
+        assert (await drain(stream))[-1] == Cancelled("a")
+        await tree.kit.settle()
+        assert len(tree.ledger) == 0
+        failures(tree, "scheduler", 1, InjectedCrash)
+        for letter in list(tree.kit.record.letters):
+            tree.kit.dead_letter("scheduler", letter.reason)
+
+
+@virtual
+async def test_a_resumed_request_goes_on_from_the_state_that_the_cache_has() -> None:
+    engine = FakeEngine(gated=True)
+    async with serving(engine=engine, cache=True) as tree:
+        stream = await tree.admitted("a", "x" * 100, max_tokens=20)
+        engine.allow(4)
+        while stream.emitted_tokens < 2:
+            await stream.take()
+        engine.crash = RuntimeError("device lost")
+        engine.gated = False
+        events = await drain(stream)
+        assert text(events) == "".join(f"120.{n} " for n in range(2, 20))[-len(text(events)) :]
+        assert stream.emitted_tokens == 20
+        assert engine.prefilled < 110  # the prompt once, and the few tokens behind its state
+        await tree.kit.settle()
+        failures(tree, "lanes/0", 1)
+        assert tree.residency is not None
+        assert (await tree.residency.figures(1.0)).leases == 0
