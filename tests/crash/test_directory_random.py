@@ -124,7 +124,7 @@ class DirectoryLife(RuleBasedStateMachine):
 
 TestDirectoryLife = DirectoryLife.TestCase
 TestDirectoryLife.settings = settings(
-    max_examples=20,
+    max_examples=15,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -136,8 +138,11 @@ def _holders_of_tokens(of: Entry) -> int:
     return sys.getrefcount(of.tokens) - 1  # the argument counts too
 
 
-def test_a_chain_deeper_than_the_recursion_limit_works() -> None:
-    ids = list(range(3 * sys.getrecursionlimit()))
+def test_a_chain_deeper_than_the_recursion_limit_works(request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(partial(sys.setrecursionlimit, sys.getrecursionlimit()))
+    limit = len(inspect.stack(0)) + 100  # room for calls, not for one at each level
+    sys.setrecursionlimit(limit)
+    ids = list(range(3 * limit))
     chain = [entry(*ids[:end], trimmable=False) for end in range(1, len(ids), 2)]
     index = PrefixIndex(chain)
     index.check_integrity()
