@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing
+from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.actors.storage_tree import Gate
+from tests.app.process import ServerProcess
 from tests.http.fakes import RecordingLog
 from tests.kit.disk import FaultDisk
 from tests.kit.engine import FakeEngine
@@ -17,9 +22,12 @@ from tests.kit.engine import FakeEngine
 from .rig import run, serving, user
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
 
     from samovar.runtime.http.serving import RequestRecord
+
+    from tests.app.process import Stream
 
     from .rig import Server
 
@@ -177,3 +185,80 @@ def test_b149_the_queue_has_an_end_and_running_work_does_not_notice() -> None:
             assert (await server.part("lanes"))[0]["peak_rows"] == 2
 
     run(scenario())
+
+
+# --- huge prompts -------------------------------------------------------------------------------------
+
+ASKED_S = 0.1
+"""What B139 asks for. A busy machine is given more: half of what one of the prompts takes to tokenise there,
+since nothing else would run for the whole of it if that held the interpreter's lock or the event loop."""
+WORDS = "the quick brown fox jumps over a lazy dog while seven wizards mix potions. "
+
+
+def reading(folder: Path) -> ServerProcess:
+    """Start a server with scripted replies that reads prompts with a real tokenizer."""
+    command = ["-m", "tests.kit.serve", "--tokenizer", str(folder), "--step-ms", "5"]
+    return ServerProcess(*command, "--set", "server.port=0")
+
+
+def refused(server: ServerProcess, bodies: Sequence[bytes]) -> float:
+    """Send bodies that are longer than the context; return how long the last answer took."""
+    took_s = 0.0
+    for body in bodies:
+        connection, began = server.connect(30.0), time.perf_counter()
+        try:
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", "/v1/chat/completions", body, headers)
+            response = connection.getresponse()
+            error = json.loads(response.read())["error"]
+        finally:
+            connection.close()
+        assert (response.status, error["code"]) == (400, "context_length_exceeded"), error
+        took_s = time.perf_counter() - began
+    return took_s
+
+
+def longest_gap(stream: Stream, ended: Event) -> float:
+    """Read a stream until ``ended``; return the longest wait for its next event."""
+    longest, before = 0.0, time.perf_counter()
+    while not ended.is_set():
+        assert stream.next() != "[DONE]"
+        now = time.perf_counter()
+        longest, before = max(longest, now - before), now
+    return longest
+
+
+def slowest_health(server: ServerProcess, ended: Event) -> float:
+    """Ask for health every 20 ms until ``ended``; return the longest time that an answer took."""
+    connection, slowest = server.connect(30.0), 0.0
+    try:
+        while not ended.wait(0.02):
+            began = time.perf_counter()
+            connection.request("GET", "/health")
+            response = connection.getresponse()
+            assert (response.status, bool(response.read())) == (200, True)
+            slowest = max(slowest, time.perf_counter() - began)
+    finally:
+        connection.close()
+    return slowest
+
+
+def test_b139_huge_prompts_stop_neither_health_nor_streams(default_model_dir: Path) -> None:
+    """B139: four clients send 5 MB contents and prompts of 70,000 tokens, all beyond the context."""
+    huge, large = (
+        json.dumps({"messages": [user((WORDS * (size // len(WORDS) + 1))[:size])]}).encode()
+        for size in (5_000_000, 300_000)
+    )
+    ended = Event()
+    with reading(default_model_dir).wait_ready() as server, ThreadPoolExecutor(6) as pool:
+        bearable_s = max(ASKED_S, refused(server, [large]) / 2)
+        with closing(server.stream("Count.", max_tokens=8000)) as stream:
+            assert stream.status == 200
+            stream.next()
+            gap, health = pool.submit(longest_gap, stream, ended), pool.submit(slowest_health, server, ended)
+            try:
+                list(pool.map(partial(refused, server), [(huge, large), (large, huge), (huge,), (huge,)]))
+            finally:
+                ended.set()
+            assert health.result() < bearable_s
+            assert gap.result() < bearable_s

@@ -1,7 +1,8 @@
 """Serve the scripted engine as a process of its own: ``python -m tests.kit.serve --set server.port=0``.
 
 Everything but the engine is the real thing: tree, HTTP, signals, exit codes. ``--step-ms`` paces the engine,
-``--open-error`` keeps it from opening. Logs go to stderr as JSON; the "ready" line carries the address.
+``--open-error`` keeps it from opening, ``--tokenizer`` lets it read prompts as the model in a folder does.
+Logs go to stderr as JSON; the "ready" line carries the address.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -24,6 +27,21 @@ from tests.kit.killer import KillingFilesystem, KillPoint
 
 if TYPE_CHECKING:
     from samovar.runtime.app import Engine
+    from samovar.runtime.engine.codec import HfTextCodec
+
+CONTEXT = 8192
+
+
+@dataclass
+class ReadingEngine(FakeEngine):
+    """Scripted replies to prompts that a real tokenizer reads."""
+
+    context_length: int = CONTEXT
+    reader: HfTextCodec | None = None
+
+    def codec(self) -> HfTextCodec:  # type: ignore[override]
+        assert self.reader is not None
+        return self.reader
 
 
 def main() -> int:
@@ -33,6 +51,7 @@ def main() -> int:
     parser.add_argument("--open-error")
     parser.add_argument("--kill", help="die of SIGKILL at a file operation: kind:number:before|torn|after")
     parser.add_argument("--family", help="serve a tiny random model of this family instead of the script")
+    parser.add_argument("--tokenizer", type=Path, help="the folder of a model whose tokenizer to use")
     args = parser.parse_args()
     config = load([], {}, args.assignments, []).config
     configure_logging(config.logging)
@@ -48,8 +67,17 @@ def _engine(args: argparse.Namespace, config: Config) -> Engine:
 
         least = config.cache.ram.min_tokens
         return TinyEngine(args.family).with_options(publish_min_tokens=least)
+    if args.tokenizer:
+        return ReadingEngine(step_s=args.step_ms / 1000.0, reader=_reader(args.tokenizer))
     error = ModelUnreadable(args.open_error) if args.open_error else None
     return FakeEngine(step_s=args.step_ms / 1000.0, open_error=error)
+
+
+def _reader(folder: Path) -> HfTextCodec:
+    from mlx_lm.utils import load_tokenizer  # noqa: PLC0415 - loads MLX and transformers
+    from samovar.runtime.engine.codec import HfTextCodec  # noqa: PLC0415
+
+    return HfTextCodec(load_tokenizer(folder), context_length=CONTEXT)
 
 
 if __name__ == "__main__":
