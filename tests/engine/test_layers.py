@@ -22,6 +22,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 from mlx_lm.models.deepseek_v41 import LayerCache
+from samovar.runtime.engine.caches.rotating_quantised import RotatingQuantizedKVCache
 from samovar.runtime.engine.errors import StateMismatch, UnknownCache
 from samovar.runtime.engine.layers import codec_of, leaves, nest, signature_of, structure_of
 from samovar.runtime.engine.layers.tensors import (
@@ -56,7 +57,6 @@ class Cunning(KVCache):
     "cache",
     [
         ConcatenateKVCache(),
-        ChunkedKVCache(8),
         BatchKVCache([0]),
         BatchRotatingKVCache(8, [0]),
         LayerCache(8),
@@ -80,8 +80,8 @@ def test_every_cache_class_of_mlx_lm_is_signed_or_refused_on_purpose() -> None:
         for name, each in vars(mlx_caches).items()
         if isinstance(each, type) and issubclass(each, mlx_caches._BaseCache)
     }
-    signed = {"KVCache", "QuantizedKVCache", "RotatingKVCache", "ArraysCache"}
-    refused = {"ConcatenateKVCache", "ChunkedKVCache", "BatchKVCache", "BatchRotatingKVCache"}
+    signed = {"KVCache", "QuantizedKVCache", "RotatingKVCache", "ArraysCache", "ChunkedKVCache"}
+    refused = {"ConcatenateKVCache", "BatchKVCache", "BatchRotatingKVCache"}
     assert classes == signed | refused | {"_BaseCache", "CacheList"}
 
 
@@ -92,6 +92,8 @@ def test_every_cache_class_of_mlx_lm_is_signed_or_refused_on_purpose() -> None:
         (QuantizedKVCache(group_size=32, bits=4), "kv:quant:4:32"),
         (QuantizedKVCache(), "kv:quant:8:64"),
         (RotatingKVCache(max_size=8, keep=2), "kv:rotating"),
+        (RotatingQuantizedKVCache(8, group_size=32, bits=4), "kv:rotating-quant:4:32"),
+        (ChunkedKVCache(8), "kv:chunked"),
         (ArraysCache(2), "state:arrays"),
     ],
 )

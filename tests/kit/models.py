@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 VOCAB = 256
 WINDOW = 16
+CHUNK = 32
 
 _COMMON: dict[str, Any] = {
     "hidden_size": 64,
@@ -91,7 +92,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
 }
 
-# More families, with caches of the kinds above: for the few tests that are about them.
+# More families, with caches of the kinds above (llama4: chunked): for the few tests that are about them.
 KIN: dict[str, dict[str, Any]] = {
     "lfm2": {
         "num_hidden_layers": 3,
@@ -123,6 +124,22 @@ KIN: dict[str, dict[str, Any]] = {
         "mamba_d_conv": 4,
         "mamba_n_groups": 1,
         "mamba_conv_bias": True,
+    },
+    "llama4": {
+        "text_config": _COMMON
+        | {
+            "attention_bias": False,
+            "attention_chunk_size": CHUNK,
+            "head_dim": 16,
+            "interleave_moe_layer_step": 2,
+            "intermediate_size_mlp": 128,
+            "model_type": "llama4_text",
+            "num_experts_per_tok": 1,
+            "num_hidden_layers": 4,
+            "num_local_experts": 4,
+            "rope_scaling": None,
+            "use_qk_norm": True,
+        },
     },
 }
 
@@ -182,11 +199,17 @@ class TinyModel:
 def build(family: str) -> Any:
     """Return the model of a family, or of its kin, the same object each time, with evaluated weights.
 
+    ``-wide`` behind the name gives heads of 32, wide enough for MLX to quantise what they keep, and a
+    number heads of that width.
+
     The weights are drawn with keys of their own and wide, so that the best token leads by more than
     rounding differences between batch shapes, and the output wanders instead of repeating one token.
     """
-    module = importlib.import_module(f"mlx_lm.models.{family}")
-    config = _COMMON | (FAMILIES | KIN)[family] | {"model_type": family}
+    kind, _, shape = family.partition("-")
+    module = importlib.import_module(f"mlx_lm.models.{kind}")
+    config = _COMMON | (FAMILIES | KIN)[kind] | {"model_type": kind}
+    if shape:
+        config |= {"head_dim": 32 if shape == "wide" else int(shape)}
     mx.random.seed(7)  # some one-dimensional parameters are random too
     model = module.Model(module.ModelArgs.from_dict(config))
     drawn = [

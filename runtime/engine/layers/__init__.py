@@ -1,4 +1,4 @@
-"""Cache layers of mlx-lm and their signatures (DESIGN §5, seed §2): one codec per class, or an error.
+"""Signatures of cache layers, mlx-lm's and our own (DESIGN §5, seed §2): one codec per class, or an error.
 
 The class must match exactly: a subclass may behave differently, so it is unknown until somebody registers
 it. ``signature_of`` is the one place that says what a live cache is.
@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from mlx_lm.models.cache import (
     ArraysCache,
     CacheList,
+    ChunkedKVCache,
     KVCache,
     QuantizedKVCache,
     RotatingKVCache,
 )
 
+from ..caches.rotating_quantised import RotatingQuantizedKVCache
 from ..errors import UnknownCache
 from .arrays import ArraysCodec
+from .chunked import ChunkedCodec
 from .plain import PlainCodec
 from .quantised import QuantisedCodec
-from .ring import RingCodec
+from .ring import QuantisedRingCodec, RingCodec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,6 +40,8 @@ _CODECS: Final[dict[type, LayerCodec]] = {
     KVCache: PlainCodec(),
     QuantizedKVCache: QuantisedCodec(),
     RotatingKVCache: RingCodec(),
+    RotatingQuantizedKVCache: QuantisedRingCodec(),
+    ChunkedKVCache: ChunkedCodec(),
     ArraysCache: ArraysCodec(),
 }
 

@@ -14,6 +14,10 @@ from .plain import expect_rows, growing_capacity
 from .tensors import LayerState, alias, held_rows, require_offset, reusable_from
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import mlx.core as mx
+
     from ....storage.spec import LayerSpec
 
 _PARTS: Final = ("packed", "scales", "biases")
@@ -29,15 +33,7 @@ class QuantisedCodec:
     def hold(self, cache: Any, offset: int) -> LayerState:
         """Hold both triples up to the offset."""
         require_offset(cache, offset)
-        halves = (("keys", cache.keys), ("values", cache.values))
-        for name, triple in halves:
-            if triple is None or len(triple) != len(_PARTS):
-                raise StateMismatch(f"{name}: no triple of {', '.join(_PARTS)}")
-        tensors = tuple(
-            held_rows(f"{name}.{part}", array, ((0, offset),))
-            for name, triple in halves
-            for part, array in zip(_PARTS, triple, strict=True)
-        )
+        tensors = tuple(held_rows(name, array, ((0, offset),)) for name, array in triples_of(cache))
         return LayerState(
             signature=self.signature(cache),
             offset=offset,
@@ -50,8 +46,7 @@ class QuantisedCodec:
     def lend(self, state: LayerState, length: int) -> Any:
         """Return a QuantizedKVCache of the first ``length`` tokens."""
         cache: Any = QuantizedKVCache(group_size=state.geometry["group_size"], bits=state.geometry["bits"])
-        arrays = [alias(tensor.array) for tensor in state.tensors]
-        cache.keys, cache.values = tuple(arrays[: len(_PARTS)]), tuple(arrays[len(_PARTS) :])
+        cache.keys, cache.values = halves_of([alias(tensor.array) for tensor in state.tensors])
         cache.offset = length
         return cache
 
@@ -62,3 +57,21 @@ class QuantisedCodec:
     def capacity(self, stored: LayerSpec) -> int | None:
         """Whole steps, and room for the next token."""
         return growing_capacity(stored.offset)
+
+
+def triples_of(cache: Any) -> list[tuple[str, mx.array]]:
+    """Return the six arrays of a quantised layer with their names. StateMismatch unless there are six."""
+    halves = (("keys", cache.keys), ("values", cache.values))
+    for name, triple in halves:
+        if triple is None or len(triple) != len(_PARTS):
+            raise StateMismatch(f"{name}: no triple of {', '.join(_PARTS)}")
+    return [
+        (f"{name}.{part}", array)
+        for name, triple in halves
+        for part, array in zip(_PARTS, triple, strict=True)
+    ]
+
+
+def halves_of(arrays: Sequence[mx.array]) -> tuple[tuple[mx.array, ...], tuple[mx.array, ...]]:
+    """Return the triples of keys and values."""
+    return tuple(arrays[: len(_PARTS)]), tuple(arrays[len(_PARTS) :])

@@ -7,6 +7,8 @@ whatever that is; a checkpoint leaves those out, which gives the same ring from 
 
 Before the wrap (``offset < max_size``) rows are in temporal order and ``idx`` is the offset, so a shorter
 prefix is the same rows with a smaller offset. After it, older rows are gone: no trim.
+
+``kv:rotating-quant:<bits>:<group>`` is the same ring in packed numbers.
 """
 
 from __future__ import annotations
@@ -16,11 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from mlx_lm.models.cache import RotatingKVCache
 
+from ..caches.rotating_quantised import RotatingQuantizedKVCache
 from ..errors import StateMismatch
 from .plain import growing_capacity
+from .quantised import halves_of, triples_of
 from .tensors import TOKEN_AXIS, LayerState, alias, held_rows, require_offset, reusable_from, with_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import mlx.core as mx
+
     from ....storage.spec import LayerSpec
     from .tensors import Runs
 
@@ -38,29 +46,27 @@ class RingCodec:
         require_offset(cache, offset)
         if cache.keys is None:
             raise StateMismatch(f"an empty ring has no state after {offset} tokens")
-        runs, idx = _window(cache, offset)
-        tensors = tuple(
-            held_rows(name, array, runs) for name, array in (("keys", cache.keys), ("values", cache.values))
-        )
+        parts = self._parts(cache)
+        runs, idx = _window(cache, offset, parts[0][1].shape[TOKEN_AXIS])
         return LayerState(
-            signature="kv:rotating",
+            signature=self.signature(cache),
             offset=offset,
             trimmable=offset < cache.max_size,
             reusable_from=reusable_from(cache),
-            tensors=tensors,
-            geometry={"max_size": cache.max_size, "keep": cache.keep, "idx": idx},
+            tensors=tuple(held_rows(name, array, runs) for name, array in parts),
+            geometry={"max_size": cache.max_size, "keep": cache.keep, "idx": idx, **self._scheme(cache)},
         )
 
     def lend(self, state: LayerState, length: int) -> Any:
-        """Return a RotatingKVCache of the first ``length`` tokens."""
+        """Return a ring of the first ``length`` tokens."""
         max_size, idx = state.geometry["max_size"], state.geometry["idx"]
-        cache: Any = RotatingKVCache(max_size, keep=state.geometry["keep"])
-        cache.keys, cache.values = (alias(tensor.array) for tensor in state.tensors)
+        cache = self._empty(state)
+        cache.keys, cache.values = self._halves([alias(tensor.array) for tensor in state.tensors])
         cache.offset = length
         if state.offset < max_size:
             idx = length
-        elif idx == max_size:
-            idx = cache.keys.shape[TOKEN_AXIS]  # temporal order, perhaps with rows to be dropped
+        elif idx == max_size:  # temporal order, perhaps with rows to be dropped
+            idx = state.tensors[0].array.shape[TOKEN_AXIS]
         cache._idx = idx  # noqa: SLF001 - mlx-lm's only name for the ring's phase
         return cache
 
@@ -84,14 +90,53 @@ class RingCodec:
         """As a growing cache before the wrap, never more than the window."""
         return min(growing_capacity(stored.offset), stored.geometry["max_size"])
 
+    def _parts(self, cache: Any) -> list[tuple[str, mx.array]]:
+        return [("keys", cache.keys), ("values", cache.values)]
+
+    def _halves(self, arrays: Sequence[mx.array]) -> Sequence[Any]:
+        return arrays
+
+    def _scheme(self, cache: Any) -> dict[str, int]:
+        del cache
+        return {}
+
+    def _empty(self, state: LayerState) -> Any:
+        return RotatingKVCache(state.geometry["max_size"], keep=state.geometry["keep"])
+
+
+class QuantisedRingCodec(RingCodec):
+    """Geometry: a ring's, with ``bits`` and ``group_size``."""
+
+    def signature(self, cache: Any) -> str:
+        """Return ``kv:rotating-quant:`` with bits and group."""
+        return f"kv:rotating-quant:{cache.bits}:{cache.group_size}"
+
+    def _parts(self, cache: Any) -> list[tuple[str, mx.array]]:
+        return triples_of(cache)
+
+    def _halves(self, arrays: Sequence[mx.array]) -> Sequence[Any]:
+        return halves_of(arrays)
+
+    def _scheme(self, cache: Any) -> dict[str, int]:
+        return {"bits": cache.bits, "group_size": cache.group_size}
+
+    def _empty(self, state: LayerState) -> Any:
+        geometry = state.geometry
+        return RotatingQuantizedKVCache(
+            geometry["max_size"],
+            geometry["keep"],
+            group_size=geometry["group_size"],
+            bits=geometry["bits"],
+        )
+
 
 def _inside(idx: object, keep: int, max_size: int) -> bool:
     return isinstance(idx, int) and not isinstance(idx, bool) and keep < idx <= max_size
 
 
-def _window(cache: Any, offset: int) -> tuple[Runs, int]:
+def _window(cache: Any, offset: int, rows: int) -> tuple[Runs, int]:
     """Return the rows of the window and the phase among them; StateMismatch for a ring that is not right."""
-    rows, max_size, keep = cache.keys.shape[TOKEN_AXIS], cache.max_size, cache.keep
+    max_size, keep = cache.max_size, cache.keep
     idx: int = cache._idx  # noqa: SLF001 - mlx-lm's only name for the ring's phase
     if offset < max_size and idx == offset <= rows <= max_size:
         return ((0, offset),), idx
