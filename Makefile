@@ -36,13 +36,15 @@ help:
 serve: $(VENV)/.installed
 	@exec $(BIN)/samovar serve $(ARGS)
 
-# One worker for each core, up to four, each with one BLAS thread. Which examples hypothesis tries is fixed (tests/conftest.py);
-# in CI the order is too, so that a green run can be had again. Elsewhere it is random, and its seed printed.
+# A worker for each core, up to four, with one BLAS thread each. Which examples hypothesis tries is fixed
+# (tests/conftest.py). In CI order and hashes are too, so that a green run can be had again; elsewhere they differ
+# each time, and the seed is printed.
 PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 ORDER := $(if $(CI),--randomly-seed=1)
+HASHES := $(if $(CI),PYTHONHASHSEED=1)
 
 test: $(VENV)/.installed-dev
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest $(PARALLEL) $(ORDER) $(ARGS)
+	OPENBLAS_NUM_THREADS=1 $(HASHES) $(BIN)/pytest $(PARALLEL) $(ORDER) $(ARGS)
 
 check: lint types test
 
