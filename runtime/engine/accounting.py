@@ -73,8 +73,7 @@ def _cost(layers: Sequence[LayerSpec]) -> KvCost:
         nbytes = sum(tensor.nbytes for tensor in layer.tensors)
         if layer.signature.startswith("state:"):
             fixed_bytes += nbytes
-        elif layer.signature.startswith("kv:rotating"):
-            window = layer.geometry["max_size"]
+        elif window := layer.geometry.get("max_size") or layer.geometry.get("chunk_size"):
             windows[window] += nbytes // min(layer.offset, window)
         elif layer.signature.startswith("kv:"):
             token_bytes += nbytes / layer.offset
