@@ -104,6 +104,7 @@ def test_each_thing_that_matters_differs_in_its_own_field(
     assert differing(before, identify()) == {"mlx", "layout"}
 
 
+@pytest.mark.timeout(60)  # two processes that import MLX, one after the other
 def test_the_identity_does_not_depend_on_the_process(folder: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from samovar.runtime.engine.identity import model_identity;"

@@ -349,6 +349,7 @@ for name, path in json.loads(sys.argv[1]).items():
 """
 
 
+@pytest.mark.timeout(60)  # a process that imports MLX, and four models in each
 def test_a_new_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
     """The restorer's thread is the first to call the model there; other threads then decode with it."""
     paths: dict[str, str] = {}
