@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import numpy as np
@@ -9,8 +9,12 @@ import pytest
 import samovar.runtime.engine  # noqa: F401 - loads OpenBLAS before MLX
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
 from samovar.runtime.engine.port import Sampling
 from samovar.runtime.engine.sampling import BatchSampler, RowSampler, draw_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 VOCAB = 32
 LOGITS = mx.random.normal((VOCAB,), key=mx.random.key(5)) * 2.0
@@ -155,3 +159,124 @@ def test_counts_survive_a_change_of_company() -> None:
     assert draw(one, logits=logits) == [0]
     assert draw(row(), one, row(temperature=1e-9), logits=logits) == [0, 1, 0]
     assert draw(one, row(frequency_penalty=0.1), logits=logits) == [0, 0]
+
+
+# --- against mlx-lm's own -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def interpreted() -> Iterator[None]:
+    """Compiling mlx-lm's filters takes a C++ compiler seconds."""
+    mx.disable_compile()
+    yield
+    mx.enable_compile()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_p": 0.3},
+        {"top_p": 0.8},
+        {"min_p": 0.05},
+        {"min_p": 0.4},
+        {"top_k": 2},
+        {"top_k": 9},
+        {"top_p": 0.9, "min_p": 0.03, "top_k": 7},
+        {"top_p": 0.5, "min_p": 0.2, "top_k": 30},
+    ],
+)
+@pytest.mark.usefixtures("interpreted")
+def test_filters_keep_what_mlx_lm_keeps(options: dict[str, Any]) -> None:
+    logprobs = (LOGITS - mx.logsumexp(LOGITS))[None]
+    if "top_p" in options:
+        logprobs = apply_top_p(logprobs, options["top_p"])
+    if "min_p" in options:
+        logprobs = apply_min_p(logprobs, options["min_p"])
+    if "top_k" in options:
+        logprobs = apply_top_k(logprobs, options["top_k"])
+    kept = set(np.flatnonzero(np.isfinite(np.array(logprobs[0]))).tolist())
+    assert support(temperature=6.0, **options) == kept
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_temperature_sharpens_as_mlx_lm_does_after_the_filters() -> None:
+    logprobs = apply_top_k((LOGITS - mx.logsumexp(LOGITS))[None], 3)
+    wanted = np.array(mx.softmax(logprobs[0] / 0.6))
+    seen = Counter(draw(*(row(temperature=0.6, top_k=3, seed=seed) for seed in range(3000))))
+    drawn = np.array([seen[token] for token in range(VOCAB)]) / 3000
+    assert np.abs(drawn - wanted).max() < 0.04
+
+
+@settings(max_examples=15)
+@given(
+    st.sampled_from([1.0, 0.7, 1.6]),
+    st.sampled_from([0.0, 0.8, -0.5]),
+    st.sampled_from([0.0, 0.6, -0.2]),
+    st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-3, 3), max_size=4),
+)
+def test_bias_and_penalties_choose_as_mlx_lm_does(
+    repetition: float, presence: float, frequency: float, bias: dict[int, float]
+) -> None:
+    """Their repetition penalty over prompt and output, the other two over the output alone."""
+    prompt, steps = [1, 2, 3, 3], 10
+    theirs = list[int]()
+    for _ in range(steps):
+        logits = LOGITS[None] + 0
+        for processor in make_logits_processors(bias):
+            logits = processor(mx.array(prompt), logits)
+        for processor in make_logits_processors(None, repetition, 10**6):
+            logits = processor(mx.array([*prompt, *theirs]), logits)
+        later = make_logits_processors(None, None, 0, presence, 10**6, frequency, 10**6)
+        for processor in later if theirs else []:
+            logits = processor(mx.array(theirs), logits)
+        theirs.append(int(mx.argmax(logits[0]).item()))
+    options = {"presence_penalty": presence, "frequency_penalty": frequency, "logit_bias": bias}
+    mine = row(prompt, repetition_penalty=repetition, **options)
+    assert [draw(mine)[0] for _ in range(steps)] == theirs
+    for cut in range(steps):
+        resumed = RowSampler(mine.settings, prompt, theirs[:cut])
+        assert draw(resumed) == [theirs[cut]]
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": 2.0, "top_k": 1}, {"temperature": 2.0, "top_p": 0.0}, {"min_p": 1.0}]
+)
+def test_what_leaves_one_token_is_greedy_even_where_two_tie(options: dict[str, Any]) -> None:
+    """B029: top_k 1 at any temperature says what temperature 0 says, from its first token on."""
+    tied = mx.array([0.0, 3.0, 1.0, 3.0] + [-1.0] * (VOCAB - 4))
+    rows = [row(), *(row(**{"temperature": 1.5, "seed": seed, **options}) for seed in range(40))]
+    assert set(draw(*rows, logits=tied)) == {1}
+
+
+def test_four_settings_in_one_batch_are_four_settings_alone() -> None:
+    """B029: the first row's settings were used for all."""
+    many: list[dict[str, Any]] = [
+        {"temperature": 0.0},
+        {"temperature": 1.5, "seed": 7},
+        {"temperature": 2.0, "top_k": 1},
+        {"temperature": 1.0, "min_p": 0.9, "seed": 3},
+    ]
+    together, alone = [[row(**options) for options in many] for _ in range(2)]
+    for _ in range(6):
+        tokens = draw(*together)
+        assert tokens == [draw(each)[0] for each in alone]
+        assert tokens[0] == tokens[2]
+        assert tokens[3] in support(temperature=1.0, min_p=0.9)
+
+
+def test_keys_of_many_rows_are_those_of_each() -> None:
+    """A known value, so that seeds mean the same in every version: splitmix64 in plain integers."""
+
+    def mixed(seed: int, position: int) -> tuple[int, int]:
+        mask = 2**64 - 1
+        word = (seed * 0xD1342543DE82EF95 + (position + 1) * 0x9E3779B97F4A7C15) & mask
+        word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & mask
+        word ^= word >> 31
+        return word >> 32, word & 0xFFFFFFFF
+
+    seeds, positions = [0, 5, 2**63 + 11, 2**64 - 1], [0, 17, 4095, 2**31]
+    keys = draw_keys(np.array(seeds, dtype=np.uint64), np.array(positions, dtype=np.uint64))
+    assert [tuple(key) for key in keys.tolist()] == [
+        mixed(seed, position) for seed, position in zip(seeds, positions, strict=True)
+    ]
