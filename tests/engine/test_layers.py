@@ -22,6 +22,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 from mlx_lm.models.deepseek_v41 import LayerCache
+from samovar.runtime.engine.caches import batch_of, row_of
 from samovar.runtime.engine.caches.rotating_quantised import RotatingQuantizedKVCache
 from samovar.runtime.engine.errors import StateMismatch, UnknownCache
 from samovar.runtime.engine.layers import codec_of, leaves, nest, signature_of, structure_of
@@ -35,7 +36,7 @@ from samovar.runtime.engine.layers.tensors import (
     with_capacity,
 )
 from samovar.runtime.engine.snapshots import clone, snapshot
-from samovar.storage.spec import DTYPE_BYTES, TensorSpec
+from samovar.storage.spec import DTYPE_BYTES, LayerSpec, TensorSpec
 from samovar.storage.tokens import TokenIds
 
 from tests.engine.states import bits
@@ -43,7 +44,7 @@ from tests.engine.states import bits
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-HEADS, WIDTH = 2, 4
+HEADS, WIDTH = 2, 32
 
 
 # --- signatures -----------------------------------------------------------------------------------
@@ -126,7 +127,7 @@ def filled(cache: Any, *chunks: int) -> Any:
     for count in chunks:
         cache.update_and_fetch(rows(count, start), -rows(count, start))
         start += count
-    mx.eval(cache.keys, cache.values)
+    mx.eval(cache.state)
     return cache
 
 
@@ -250,10 +251,18 @@ def outputs(ring: Any, chunks: Sequence[int], window: int) -> list[bytes]:
         for size in (None, window):
             mask = ring.make_mask(count, window_size=size)
             seen.append(bits(mask) if isinstance(mask, mx.array) else repr(mask).encode())
-        fetched = ring.update_and_fetch(rows(count, start), -rows(count, start))
+        keys, values = ring.update_and_fetch(rows(count, start), -rows(count, start))
+        fetched = [keys, values] if isinstance(keys, mx.array) else [*keys, *values]
         mx.eval(*fetched)
         seen.extend(bits(array) for array in fetched)
     return seen
+
+
+def empty_ring(geometry: tuple[int, int], quantised: bool) -> Any:
+    max_size, keep = geometry
+    if quantised:
+        return RotatingQuantizedKVCache(max_size, keep, group_size=32, bits=4)
+    return RotatingKVCache(max_size, keep=keep)
 
 
 RINGS = st.tuples(st.integers(2, 9), st.integers(0, 2)).filter(lambda pair: pair[1] < pair[0] - 1)
@@ -262,12 +271,12 @@ CHUNKS = st.lists(st.one_of(st.just(1), st.integers(1, 12)), min_size=1, max_siz
 
 
 @settings(max_examples=120, deadline=None)
-@given(geometry=RINGS, before=CHUNKS, after=CHUNKS)
+@given(geometry=RINGS, quantised=st.booleans(), before=CHUNKS, after=CHUNKS)
 def test_a_ring_goes_on_alike_live_lent_and_restored(
-    geometry: tuple[int, int], before: list[int], after: list[int]
+    geometry: tuple[int, int], quantised: bool, before: list[int], after: list[int]
 ) -> None:
-    max_size, keep = geometry
-    ring = filled(RotatingKVCache(max_size, keep=keep), *before)
+    max_size, _ = geometry
+    ring = filled(empty_ring(geometry, quantised), *before)
     codec = codec_of(ring)
     length = ring.offset
     checkpoint = snapshot([ring], tokens(length), "")
@@ -283,15 +292,15 @@ def test_a_ring_goes_on_alike_live_lent_and_restored(
 
 
 @settings(max_examples=80, deadline=None)
-@given(geometry=WIDE_RINGS, before=CHUNKS, tail=CHUNKS, after=CHUNKS)
+@given(geometry=WIDE_RINGS, quantised=st.booleans(), before=CHUNKS, tail=CHUNKS, after=CHUNKS)
 def test_a_trimmed_ring_goes_on_as_one_that_never_had_the_tail(
-    geometry: tuple[int, int], before: list[int], tail: list[int], after: list[int]
+    geometry: tuple[int, int], quantised: bool, before: list[int], tail: list[int], after: list[int]
 ) -> None:
-    max_size, keep = geometry
-    short = filled(RotatingKVCache(max_size, keep=keep), *before)
+    max_size, _ = geometry
+    short = filled(empty_ring(geometry, quantised), *before)
     length = short.offset
     whole = snapshot(
-        [filled(RotatingKVCache(max_size, keep=keep), *before, *tail)], tokens(length + sum(tail)), ""
+        [filled(empty_ring(geometry, quantised), *before, *tail)], tokens(length + sum(tail)), ""
     )
     assert whole.spec.trimmable == (length + sum(tail) < max_size)
     if not whole.spec.trimmable:
@@ -306,18 +315,25 @@ def test_a_trimmed_ring_goes_on_as_one_that_never_had_the_tail(
 def test_a_ring_that_leaves_a_batch_is_a_checkpoint(lengths: list[int], steps: int) -> None:
     """Rows of any lengths merge, decode together and leave: each holds the last tokens of its own."""
     max_size = 8
-    batch = RotatingKVCache.merge([filled(RotatingKVCache(max_size), length) for length in lengths])
+    batch = batch_of([filled(RotatingKVCache(max_size), length) for length in lengths])
     for step in range(steps):
         new = mx.concatenate([rows(1, length + step) for length in lengths])
         mx.eval(*batch.update_and_fetch(new, -new))
     for line, length in enumerate(lengths):
         total = length + steps
-        ring = batch.extract(line)
+        ring = row_of(batch, line, alone=len(lengths) == 1)
         checkpoint = snapshot([ring], tokens(total), "")
         (layer,) = checkpoint.spec.layers
         first = max(0, total - max_size)
         assert layer.trimmable == (total < max_size)
-        assert b"".join(checkpoint.segments()[0]) == bits(rows(total - first, first))
+        assert b"".join(checkpoint.segments()[0]) == bits(
+            mx.roll(rows(total - first, first), turned(layer), 2)
+        )
+
+
+def turned(layer: LayerSpec) -> int:
+    """Return how far a ring lies from temporal order."""
+    return layer.geometry["idx"] if layer.offset >= layer.geometry["max_size"] else 0
 
 
 def test_a_ring_of_one_row() -> None:

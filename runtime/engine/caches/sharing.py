@@ -132,7 +132,10 @@ def _own_row(batch: Any, line: int, alone: bool) -> Any:  # noqa: FBT001
 
 
 def _arrays_batch(caches: Sequence[Any]) -> Any:
-    batch: Any = ArraysCache(len(caches[0].cache))
+    sizes = {len(cache.cache) for cache in caches}
+    if len(sizes) != 1:
+        raise StateMismatch(f"recurrent states of {sorted(sizes)} arrays")
+    batch: Any = ArraysCache(sizes.pop())
     batch.cache = [_rows_joined(list(same)) for same in zip(*(each.cache for each in caches), strict=True)]
     if len(caches) > 1 and all(array is None for array in batch.cache):
         batch.left_padding = mx.array([0] * len(caches))  # what tells an empty state how many rows it has
