@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from threading import Event
@@ -189,9 +189,12 @@ def test_b149_the_queue_has_an_end_and_running_work_does_not_notice() -> None:
 
 # --- huge prompts -------------------------------------------------------------------------------------
 
+EVERY_S = 0.02
 ASKED_S = 0.1
-"""What B139 asks for. A busy machine is given more: half of what one of the prompts takes to tokenise there,
-since nothing else would run for the whole of it if that held the interpreter's lock or the event loop."""
+BUSY = 4
+"""Health is asked for every 20 ms and is to be answered in 100 ms. Single answers are late on a machine that
+has more to do, so they are counted, and may be BUSY times as few: what holds the event loop or the
+interpreter's lock while it tokenises leaves one or two of ten."""
 WORDS = "the quick brown fox jumps over a lazy dog while seven wizards mix potions. "
 
 
@@ -201,11 +204,11 @@ def reading(folder: Path) -> ServerProcess:
     return ServerProcess(*command, "--set", "server.port=0")
 
 
-def refused(server: ServerProcess, bodies: Sequence[bytes]) -> float:
-    """Send bodies that are longer than the context; return how long the last answer took."""
-    took_s = 0.0
+def refused(server: ServerProcess, bodies: Sequence[bytes]) -> list[tuple[float, float]]:
+    """Send bodies that are longer than the context; return when each was being answered."""
+    spans: list[tuple[float, float]] = []
     for body in bodies:
-        connection, began = server.connect(30.0), time.perf_counter()
+        connection, began_s = server.connect(30.0), time.perf_counter()
         try:
             headers = {"Content-Type": "application/json"}
             connection.request("POST", "/v1/chat/completions", body, headers)
@@ -214,51 +217,50 @@ def refused(server: ServerProcess, bodies: Sequence[bytes]) -> float:
         finally:
             connection.close()
         assert (response.status, error["code"]) == (400, "context_length_exceeded"), error
-        took_s = time.perf_counter() - began
-    return took_s
+        spans.append((began_s, time.perf_counter()))
+    return spans
 
 
-def longest_gap(stream: Stream, ended: Event) -> float:
-    """Read a stream until ``ended``; return the longest wait for its next event."""
-    longest, before = 0.0, time.perf_counter()
+def pieces(stream: Stream, ended: Event) -> list[float]:
+    """Read a stream until ``ended``; return when its pieces came."""
+    times_s: list[float] = []
     while not ended.is_set():
         assert stream.next() != "[DONE]"
-        now = time.perf_counter()
-        longest, before = max(longest, now - before), now
-    return longest
+        times_s.append(time.perf_counter())
+    return times_s
 
 
-def slowest_health(server: ServerProcess, ended: Event) -> float:
-    """Ask for health every 20 ms until ``ended``; return the longest time that an answer took."""
-    connection, slowest = server.connect(30.0), 0.0
-    try:
-        while not ended.wait(0.02):
-            began = time.perf_counter()
+def health(server: ServerProcess, ended: Event) -> list[float]:
+    """Ask for health until ``ended``; return when it was answered."""
+    times_s: list[float] = []
+    with closing(server.connect(30.0)) as connection:
+        while not ended.wait(EVERY_S):
             connection.request("GET", "/health")
             response = connection.getresponse()
             assert (response.status, bool(response.read())) == (200, True)
-            slowest = max(slowest, time.perf_counter() - began)
-    finally:
-        connection.close()
-    return slowest
+            times_s.append(time.perf_counter())
+    return times_s
 
 
 def test_b139_huge_prompts_stop_neither_health_nor_streams(default_model_dir: Path) -> None:
-    """B139: four clients send 5 MB contents and prompts of 70,000 tokens, all beyond the context."""
+    """B139: four clients send 5 MB contents and prompts of 140,000 tokens, all beyond the context."""
     huge, large = (
         json.dumps({"messages": [user((WORDS * (size // len(WORDS) + 1))[:size])]}).encode()
-        for size in (5_000_000, 300_000)
+        for size in (5_000_000, 600_000)
     )
     ended = Event()
     with reading(default_model_dir).wait_ready() as server, ThreadPoolExecutor(6) as pool:
-        bearable_s = max(ASKED_S, refused(server, [large]) / 2)
         with closing(server.stream("Count.", max_tokens=8000)) as stream:
             assert stream.status == 200
             stream.next()
-            gap, health = pool.submit(longest_gap, stream, ended), pool.submit(slowest_health, server, ended)
+            answers, words = pool.submit(health, server, ended), pool.submit(pieces, stream, ended)
             try:
-                list(pool.map(partial(refused, server), [(huge, large), (large, huge), (huge,), (huge,)]))
+                loads = [(large, huge), (huge, large), (huge, huge), (huge, huge)]
+                spans = [span for found in pool.map(partial(refused, server), loads) for span in found]
             finally:
                 ended.set()
-            assert health.result() < bearable_s
-            assert gap.result() < bearable_s
+                wait([answers, words])
+        for times_s, longest_s in ((answers.result(), EVERY_S + ASKED_S), (words.result(), ASKED_S)):
+            for began_s, ended_s in spans:
+                seen = sum(began_s < time_s < ended_s for time_s in times_s)
+                assert seen >= (ended_s - began_s) / (BUSY * longest_s) - 1
