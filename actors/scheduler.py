@@ -598,14 +598,15 @@ class Scheduler:
     async def submit(self, request: GenerationRequest, timeout_s: float) -> Admission:
         """Submit a request and wait until it runs or is refused.
 
-        A scheduler crash before it ran is survived by submitting once more. Raises AskError: AskTimeout when
-        it did not get to run in time; being cancelled withdraws the request.
+        A scheduler that crashed, or was restarted with another actor, before the request ran is survived by
+        submitting once more. Raises AskError: AskTimeout when it did not get to run in time; being cancelled
+        withdraws the request.
         """
         until_s = asyncio.get_running_loop().time() + timeout_s
         try:
             try:
                 admission = await self.ref.ask(Submit(request), timeout_s)
-            except ActorCrashed:
+            except (ActorCrashed, ActorGone):
                 left_s = until_s - asyncio.get_running_loop().time()
                 admission = await self.ref.ask(Submit(request), left_s)
         except asyncio.CancelledError:
@@ -621,7 +622,7 @@ class Scheduler:
         until_s = asyncio.get_running_loop().time() + timeout_s
         try:
             await self.ref.ask(Drain(), timeout_s)
-        except ActorCrashed:
+        except (ActorCrashed, ActorGone):
             await self.ref.ask(Drain(), until_s - asyncio.get_running_loop().time())
 
     async def figures(self, timeout_s: float) -> SchedulerFigures:

@@ -46,6 +46,10 @@ async def stand(streams: Sequence[RequestStream], engine: FakeEngine, tree: Serv
         await tree.kit.settle()
 
 
+async def on_lane(tree: Serving) -> list[str]:
+    return [row.request.id for row in await tree.lanes[0].rows(1.0)]
+
+
 def failures(tree: Serving, path: str, count: int, kind: type[BaseException] = LaneStepFailed) -> None:
     for _ in range(count):
         tree.kit.failure(path, kind)
@@ -203,6 +207,78 @@ async def test_a_poisonous_prompt_among_healthy_ones_fails_alone_after_two_crash
             await tree.kit.settle()
             failures(tree, "lanes/0", 2)
             assert len(tree.ledger) == 0
+
+
+@virtual
+async def test_a_suspect_that_got_past_its_mark_does_not_hold_up_the_next() -> None:
+    engine = FakeEngine(gated=True)
+    async with serving(batch=3, engine=engine) as tree:
+        streams = [await tree.admitted(f"r{n}", max_tokens=1000) for n in range(3)]
+        await stand(streams, engine, tree)
+        engine.allow(3)
+        while any(stream.emitted_tokens < 2 for stream in streams):
+            await tree.kit.settle()
+        engine.crash = RuntimeError("device lost")
+        engine.allow(1)
+        while engine.opened < 2:
+            await tree.kit.advance(0.1)
+        assert await on_lane(tree) == ["r0"]
+        engine.allow(1)  # prefill: not past the mark yet
+        await tree.kit.advance(0.1)
+        assert await on_lane(tree) == ["r0"]
+        engine.allow(1)
+        await tree.kit.advance(0.1)
+        assert await on_lane(tree) == ["r0", "r1"]
+        engine.allow(2)
+        await tree.kit.advance(0.1)
+        assert await on_lane(tree) == ["r0", "r1", "r2"]
+        failures(tree, "lanes/0", 1)
+        for stream in streams:
+            stream.cancel()
+            await drain(stream)
+
+
+@virtual
+async def test_rows_that_were_not_at_work_in_the_crash_go_on_at_once() -> None:
+    engine = Poisoned(gated=True)
+    engine.phase = "prefill"
+    async with serving(batch=4, engine=engine) as tree:
+        streams = [await tree.admitted(f"r{n}", max_tokens=1000) for n in range(3)]
+        await stand(streams, engine, tree)
+        engine.allow(3)
+        while any(stream.emitted_tokens < 2 for stream in streams):
+            await tree.kit.settle()
+        poison = await tree.admitted("poison", "!x")
+        engine.gated = False
+        assert isinstance((await drain(poison))[-1], Failed)
+        assert engine.crashes == 2
+        await tree.kit.advance(1.0)
+        assert engine.inserted[3:] == ["poison", "r0", "r1", "r2", "poison", "r0", "r1", "r2"]
+        failures(tree, "lanes/0", 2)
+        for stream in streams:
+            stream.cancel()
+            await drain(stream)
+
+
+@virtual
+async def test_a_client_that_leaves_as_it_is_admitted_is_not_served_after_a_scheduler_crash() -> None:
+    engine = FakeEngine(gated=True)
+    async with serving(engine=engine) as tree:
+        leaver = asyncio.ensure_future(tree.submit("leaver", max_tokens=1000))
+        await asyncio.sleep(0)
+        while not leaver._fut_waiter.done():  # noqa: ASYNC110 - the round between answer and waking
+            await asyncio.sleep(0)
+        leaver.cancel()  # answered, but not awake yet
+        tree.kit.system.crash("scheduler")  # and what it says in leaving is lost
+        await tree.kit.advance(1.0)
+        engine.gated = False
+        await tree.kit.advance(1.0)
+        assert leaver.cancelled()
+        assert len(tree.ledger) == 0
+        assert tree.ledger.counts.cancelled == 1
+        failures(tree, "scheduler", 1, InjectedCrash)
+        for letter in list(tree.kit.record.letters):
+            tree.kit.dead_letter("scheduler", letter.reason)
 
 
 @virtual
