@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
     import asyncio
@@ -15,12 +15,12 @@ Bucket: TypeAlias = "dict[Promise[Any], None]"
 
 TICK_S = 0.005
 """How much later than its deadline a promise may expire, at most."""
-FAR_S = 10.0
-"""Deadlines at least this far off are kept in coarser ticks: an ask that waits so long can wait 1 % more."""
-FAR_TICK_S = 0.1
-REMOTE_S = 100.0
-"""The same once more: a request's own limit is ten minutes, and its timer stays until then."""
-REMOTE_TICK_S = 1.0
+FAR_S: Final = 10.0
+COARSER: Final = ((100.0, 1.0), (50.0, 0.5), (FAR_S, 0.1))
+"""Deadlines at least so far off (s) are kept in these ticks (s): an ask that waits so long can wait 1 % more.
+
+A timer stays until its time, long after its asks are answered; a request's own limit is ten minutes.
+"""
 
 
 class Deadlines:
@@ -29,7 +29,7 @@ class Deadlines:
     An event-loop timer of its own for every ask costs more than the rest of the ask, and nearly all of
     them are cancelled. Promises whose deadlines fall into the same tick share one timer here instead.
     Loop thread only. Memory: the open promises, and one timer for every tick that ever had a promise and
-    has not come yet (200 for each of the next ten seconds, then 10 a second, past 100 seconds 1 a second).
+    has not come yet: 200 a second for the next ten, then 10, 2 and 1 a second.
     """
 
     __slots__ = ("_buckets", "_context", "_loop")
@@ -41,7 +41,7 @@ class Deadlines:
 
     def bucket(self, deadline_s: float, remaining_s: float) -> Bucket:
         """Return where a promise due at ``deadline_s``, in ``remaining_s``, stays until it is settled."""
-        tick_s = _tick_s(remaining_s)
+        tick_s = TICK_S if remaining_s < FAR_S else _coarse_tick_s(remaining_s)
         due_s = (int(deadline_s / tick_s) + 1) * tick_s
         bucket = self._buckets.get(due_s)
         if bucket is None:
@@ -54,7 +54,5 @@ class Deadlines:
             promise.expire()
 
 
-def _tick_s(remaining_s: float) -> float:
-    if remaining_s < FAR_S:
-        return TICK_S
-    return FAR_TICK_S if remaining_s < REMOTE_S else REMOTE_TICK_S
+def _coarse_tick_s(remaining_s: float) -> float:
+    return next(tick_s for from_s, tick_s in COARSER if remaining_s >= from_s)

@@ -45,7 +45,8 @@ def test_deadlines_minutes_away_share_a_timer_a_second_and_near_ones_stay_exact(
             )
 
         assert timers(600.0) in {5, 6}
-        assert timers(60.0) in {50, 51}
+        assert timers(60.0) in {10, 11}
+        assert timers(20.0) in {50, 51}
         assert timers(1.0) == 500
 
     asyncio.run(main())
