@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import mlx.core as mx
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
+from . import cpu_attention
 from .batchable import always_trims, require_batching
 from .chunks import ChunkSizer
 from .delivery import Delivery
@@ -78,6 +79,7 @@ class MlxBackend:
     def open(self) -> ModelInfo:
         """Load the model and take a stream of this thread. Raises EngineError when it cannot batch."""
         loaded = self._handle.load()
+        cpu_attention.install()
         stream = mx.new_thread_local_stream(mx.default_device())
         with mx.stream(stream):
             require_batching(loaded.model)

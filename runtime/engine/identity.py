@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from ...storage.identity import Identity
 from .artifacts import hash_files
+from .cpu_attention import ROAD
 from .device import device_report
 from .errors import ModelUnreadable
 from .layers import LAYOUT
@@ -66,13 +67,14 @@ def model_identity(directory: Path, dtype: DtypePolicy, scheme: str, memo: Path 
 
 
 def _environment(report: DeviceReport) -> dict[str, str]:
-    blas = (report.blas.library or "bundled") if report.blas.active else "bundled"
+    blas = f"{report.blas.library} {report.blas.core}" if report.blas.active else "bundled"
     return {
         "mlx": report.mlx_version,
         "mlx_lm": report.mlx_lm_version,
         "device": f"{report.device} {report.architecture} {report.name}",
         "machine": f"{platform.system()} {platform.machine()}",
         "blas": blas if report.is_cpu else "none",
+        "attention": ROAD if report.is_cpu else "mlx",
         "layout": str(LAYOUT),
     }
 

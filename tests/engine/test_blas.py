@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from samovar.runtime.engine.blas import core_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the preload is for Linux")
 
@@ -66,3 +67,31 @@ def test_active_means_that_products_come_from_it() -> None:
 def test_core_type_of_the_user_stays() -> None:
     code = "import os, samovar.runtime.engine; print(os.environ['OPENBLAS_CORETYPE'])"
     assert run(code, OPENBLAS_CORETYPE="Haswell") == "Haswell"
+
+
+@pytest.mark.parametrize(
+    ("flags", "core"),
+    [
+        ("fpu sse2 avx avx2 fma avx512f avx512bw avx512cd avx512dq avx512vl amx_tile", "SkylakeX"),
+        ("fpu sse2 avx avx2 fma avx512f avx512cd", "Haswell"),  # Knights Landing has half of AVX-512
+        ("fpu sse2 avx", None),
+        ("", None),
+    ],
+)
+def test_features_choose_the_kernels(flags: str, core: str | None) -> None:
+    assert core_for(f"model : 207\nflags\t\t: {flags}\nbugs : none") == core
+    assert core_for("Features : fp asimd") is None
+
+
+def test_a_cpu_newer_than_openblas_gets_fast_kernels_and_the_environment_stays() -> None:
+    code = (
+        "import os, pathlib\n"
+        "from samovar.runtime.engine.blas import preload_openblas as p, core_for\n"
+        "wanted = core_for(pathlib.Path('/proc/cpuinfo').read_text())\n"
+        "print(p().core == wanted or not p().active or wanted is None, 'OPENBLAS_CORETYPE' in os.environ)"
+    )
+    without = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=without
+    )
+    assert done.stdout.split() == ["True", "False"]

@@ -1,0 +1,137 @@
+"""Attention and gated activations in float32 on a CPU, in NumPy in place of MLX's scalar ``exp``.
+
+On a CPU MLX computes ``exp`` element by element: 13 ns and more each, against 0.6 ns in NumPy. Attention over
+the prompt and ``silu`` were most of a prefill by it. FIGURES
+
+``install`` replaces ``mx.fast.scaled_dot_product_attention``, which mlx-lm calls, and ``swiglu`` in mlx-lm's
+models. Both compute with evaluated arrays: a call waits for its operands, so a prefill is computed while its
+graph is built, and its launch takes as long as the pass. No gradient passes through them.
+
+Shapes alone (queries of a row; never the batch, load or time) decide which road a call takes, so the same
+prompt in the same chunks gives the same state. Operands are read where they lie, through views that are gone
+when the call returns.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models import activations
+from threadpoolctl import ThreadpoolController
+
+from .cpu_blocks import Operands, attend
+from .device import computes_on_cpu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .cpu_blocks import F32, Mask
+
+ROAD: Final = f"1 numpy {np.__version__}"
+"""Names these computations in the identity of states; to be raised when their numbers change."""
+
+MIN_QUERIES: Final = 16
+"""Queries of a row below which MLX computes: decoding gains nothing from waiting for every layer."""
+
+_AXES: Final = 4
+_NUMPY_BLAS: Final = "libscipy_openblas"
+_mlx_attention = mx.fast.scaled_dot_product_attention
+_mlx_swiglu = cast("Callable[[mx.array, mx.array], mx.array]", activations.swiglu)
+
+
+def install() -> None:
+    """Use these computations in this process if its device is the CPU; else, and once done, do nothing.
+
+    Call it after the model is loaded or before: models that are imported already are seen to. NumPy's own
+    BLAS is held to one thread: blocks are shared among threads here, and a second pool of spinning BLAS
+    threads beside MLX's took five times the CPU time when other processes wanted the cores.
+    """
+    if not computes_on_cpu():
+        return
+    if mx.fast.scaled_dot_product_attention is not attention:
+        bundled = cast("Any", ThreadpoolController()).select(prefix=_NUMPY_BLAS)
+        bundled.limit(limits=1)
+        mx.fast.scaled_dot_product_attention = attention
+    for name, module in list(sys.modules.items()):
+        if name.startswith("mlx_lm.models.") and getattr(module, "swiglu", None) is _mlx_swiglu:
+            vars(module)["swiglu"] = swiglu
+
+
+def attention(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    *,
+    scale: float,
+    mask: mx.array | str | None = None,
+    sinks: mx.array | None = None,
+    **options: Any,
+) -> mx.array:
+    """Return what ``mx.fast.scaled_dot_product_attention`` returns, up to rounding.
+
+    Any thread, several at once, under the stream that the operands were made on. Calls that this is not
+    meant for (few queries, other types or masks, a trace of ``mx.compile``) go to the original.
+    """
+    if not options and _suits(q, k, v, mask, sinks) and _evaluated(q, k, v, mask, sinks):
+        shown = _shown(mask, (*q.shape[:3], k.shape[2]))
+        sunk = None if sinks is None else _view(sinks)
+        result = attend(Operands(_view(q), _view(k), _view(v), scale, shown, sunk))
+        return cast("Any", mx.array(result)).transpose(0, 2, 1, 3)
+    return _mlx_attention(q, k, v, scale=scale, mask=cast("Any", mask), sinks=sinks, **options)
+
+
+def swiglu(gate: mx.array, x: mx.array) -> mx.array:
+    """Return ``silu(gate) * x``, up to rounding; under the same terms as ``attention``."""
+    if _suits_gate(gate, x) and _evaluated(gate, x):
+        gates = _view(gate)
+        with np.errstate(over="ignore"):  # a gate far below zero: exp is infinite, its sigmoid 0
+            result = np.negative(gates)
+            np.exp(result, out=result)
+            result += 1
+            np.divide(gates, result, out=result)
+            result *= _view(x)
+        return mx.array(result)
+    return _mlx_swiglu(gate, x)
+
+
+def _suits(
+    q: mx.array, k: mx.array, v: mx.array, mask: mx.array | str | None, sinks: mx.array | None
+) -> bool:
+    if q.ndim != _AXES or q.shape[2] < MIN_QUERIES or not computes_on_cpu():
+        return False
+    if any(each.dtype != mx.float32 for each in (q, k, v, *(() if sinks is None else (sinks,)))):
+        return False
+    if isinstance(mask, mx.array):
+        return mask.dtype in {mx.float32, mx.bool_}
+    return mask is None or (mask == "causal" and k.shape[2] >= q.shape[2])
+
+
+def _suits_gate(gate: mx.array, x: mx.array) -> bool:
+    long = gate.ndim > 1 and gate.shape[-2] >= MIN_QUERIES
+    return long and gate.shape == x.shape and gate.dtype == x.dtype == mx.float32 and computes_on_cpu()
+
+
+def _evaluated(*operands: object) -> bool:
+    """Evaluate the arrays among the operands; False where they have no values, as in a trace.
+
+    What fails for another reason fails again, with its own message, in the graph that MLX computes.
+    """
+    try:
+        mx.eval([each for each in operands if isinstance(each, mx.array)])  # pyright: ignore[reportUnknownMemberType]
+    except (RuntimeError, ValueError):
+        return False
+    return True
+
+
+def _shown(mask: mx.array | str | None, shape: tuple[int, ...]) -> Mask:
+    if isinstance(mask, mx.array):
+        return np.broadcast_to(_view(mask), shape)
+    return "causal" if mask == "causal" else None
+
+
+def _view(array: mx.array) -> F32:
+    """Return the array's own memory as NumPy sees it."""
+    return np.asarray(memoryview(cast("Any", array)))
