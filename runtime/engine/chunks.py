@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-SMALLEST_CHUNK: Final = 8
+SMALLEST_CHUNK: Final = 16
+"""From here on cpu_attention.py takes the fast road."""
 FIRST_CHUNK: Final = 32
 """Tokens of the first pass that streams wait for: nothing is known of the machine yet."""
 FIRST_FULL_CHUNK: Final = 128

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 _WINDOW: Final = 256
 _SMOOTHING: Final = 0.3
+_AT_LEAST: Final = 0.1
+"""The share of its gaps that a pass has for certain, however noisy they are."""
 
 
 class RateWindow:
@@ -44,14 +46,20 @@ class StepMeter:
     """Times decode steps by when their tokens became known.
 
     A step's time is the gap that its rows saw: from the previous step's tokens (or from the first
-    launch after a pause) to its own, a prefill pass in between included. ``plain_s`` is a running mean
-    of the steps without one; what a pass took is its gap less ``plain_s``.
+    launch after a pause) to its own, a prefill pass in between included.
+
+    A pass runs between two reads: the step before it is read while it runs, the step behind it when it is
+    done. Where its time falls depends on the device: into the second gap where launching returns at once,
+    into the first where the launch computes (cpu_attention.py). So it is what both gaps have beyond two
+    steps, and the shorter of them tells what a step takes. ``plain_s`` is a running mean of that and of the
+    steps that no pass was near.
     """
 
     def __init__(self) -> None:
         self.window = RateWindow()
         self.plain_s = 0.0
         self._since_s: float | None = None
+        self._beside_s: float | None = None
 
     def started(self, now_s: float) -> None:
         """A first step was launched after a pause."""
@@ -59,14 +67,28 @@ class StepMeter:
 
     def paused(self) -> None:
         """Nothing decodes any more: the next gap is not a step's."""
-        self._since_s = None
+        self._since_s = self._beside_s = None
 
-    def read(self, rows: int, now_s: float, *, with_pass: bool) -> float:
-        """Record that a step's tokens for ``rows`` rows are known; return the share of a pass in it."""
+    def read(self, rows: int, now_s: float, *, running: bool = False, passed: bool = False) -> float:
+        """Record that a step's tokens for ``rows`` rows are known; return the seconds of a pass that is done.
+
+        ``running``: a pass was launched before this read, and may not be done; ``passed``: it is done.
+        """
         gap = 0.0 if self._since_s is None else now_s - self._since_s
         self._since_s = now_s
         self.window.record(rows, gap)
-        if with_pass:
-            return max(gap - self.plain_s, gap * 0.1)
+        if running and not passed:
+            self._beside_s = gap
+            return 0.0
+        beside_s, self._beside_s = self._beside_s, None
+        if not passed:
+            self._learn(gap)
+            return 0.0
+        if beside_s is None:
+            return max(gap - self.plain_s, gap * _AT_LEAST)
+        self._learn(min(gap, beside_s))
+        both = gap + beside_s
+        return max(both - 2 * self.plain_s, both * _AT_LEAST)
+
+    def _learn(self, gap: float) -> None:
         self.plain_s = gap if self.plain_s == 0 else self.plain_s + _SMOOTHING * (gap - self.plain_s)
-        return 0.0

@@ -194,7 +194,7 @@ class Runner:
             return
         now_s = self._clock()
         passed = running is not None and running.step < batch.read_step
-        pass_s = self._steps.read(len(decoded), now_s, with_pass=passed)
+        pass_s = self._steps.read(len(decoded), now_s, running=running is not None, passed=passed)
         self._decode_steps += 1
         for each in decoded:
             if not each.row.ended:

@@ -85,7 +85,7 @@ def test_a_prompt_of_one_token_needs_no_budget() -> None:
 # --- how much in one pass -------------------------------------------------------------------------
 
 GAP_S = 0.25
-EACH, ATTENTION = 0.007, 0.000_004
+EACH, ATTENTION = 0.006, 0.000_001
 
 
 def takes(tokens: int, context: int, speed: float = 1.0) -> float:
@@ -170,15 +170,44 @@ def test_the_cost_of_attention_is_told_from_the_cost_of_a_token() -> None:
     assert takes(cost.tokens_within(0.2, 3000), 3000) == pytest.approx(0.2, rel=0.1)
 
 
-def test_the_meter_tells_a_pass_from_the_step_that_it_delayed() -> None:
+@pytest.mark.parametrize("gaps", [(0.02, 0.27), (0.27, 0.02)], ids=["launch returns", "launch computes"])
+def test_the_meter_tells_a_pass_from_the_steps_around_it(gaps: tuple[float, float]) -> None:
     meter = StepMeter()
     meter.started(0.0)
-    assert meter.read(4, 0.02, with_pass=False) == 0.0
-    assert meter.read(4, 0.04, with_pass=False) == 0.0
-    assert meter.read(4, 0.31, with_pass=True) == pytest.approx(0.25)
+    now_s = 0.0
+    for _ in range(2):
+        now_s += 0.02
+        assert meter.read(4, now_s) == 0.0
+    for _ in range(5):
+        now_s += gaps[0]
+        assert meter.read(4, now_s, running=True) == 0.0
+        now_s += gaps[1]
+        assert meter.read(4, now_s, running=True, passed=True) == pytest.approx(0.25)
+    assert meter.plain_s == pytest.approx(0.02)
     p50, p99 = meter.window.percentiles_ms()
     assert (p50, p99) == (pytest.approx(20), pytest.approx(270))
-    assert meter.window.per_second == pytest.approx(12 / 0.31)
+    assert meter.window.per_second == pytest.approx(12 * 4 / now_s)
+
+
+def test_the_meter_follows_steps_that_grow_during_passes() -> None:
+    meter = StepMeter()
+    meter.started(0.0)
+    now_s = 0.0
+    for turn in range(40):
+        step_s = 0.02 if turn < 10 else 0.06
+        now_s += step_s
+        meter.read(1, now_s, running=True)
+        now_s += step_s + 0.2
+        pass_s = meter.read(8, now_s, running=True, passed=True)
+    assert meter.plain_s == pytest.approx(0.06, rel=0.02)
+    assert pass_s == pytest.approx(0.2, rel=0.02)
+
+
+def test_a_pass_whose_first_gap_nobody_saw() -> None:
+    meter = StepMeter()
+    meter.started(0.0)
+    meter.read(1, 0.02)
+    assert meter.read(1, 0.24, running=True, passed=True) == pytest.approx(0.2)
 
 
 def test_a_window_without_records_is_zero() -> None:
