@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -191,10 +192,9 @@ def test_b149_the_queue_has_an_end_and_running_work_does_not_notice() -> None:
 
 EVERY_S = 0.02
 ASKED_S = 0.1
-BUSY = 4
-"""Health is asked for every 20 ms and is to be answered in 100 ms. Single answers are late on a machine that
-has more to do, so they are counted, and may be BUSY times as few: what holds the event loop or the
-interpreter's lock while it tokenises leaves one or two of ten."""
+"""Health is asked for every 20 ms and is to be answered in 100 ms. A busy machine is given half of the time
+that the prompt itself takes there: what holds the event loop, or the interpreter's lock, holds it for the
+whole of that time."""
 WORDS = "the quick brown fox jumps over a lazy dog while seven wizards mix potions. "
 
 
@@ -242,6 +242,12 @@ def health(server: ServerProcess, ended: Event) -> list[float]:
     return times_s
 
 
+def longest_wait(times_s: Sequence[float], began_s: float, ended_s: float) -> float:
+    """Return the longest time without an event between two moments."""
+    inside = [time_s for time_s in times_s if began_s < time_s < ended_s]
+    return max(after - before for before, after in itertools.pairwise([began_s, *inside, ended_s]))
+
+
 def test_b139_huge_prompts_stop_neither_health_nor_streams(default_model_dir: Path) -> None:
     """B139: four clients send 5 MB contents and prompts of 140,000 tokens, all beyond the context."""
     huge, large = (
@@ -255,12 +261,12 @@ def test_b139_huge_prompts_stop_neither_health_nor_streams(default_model_dir: Pa
             stream.next()
             answers, words = pool.submit(health, server, ended), pool.submit(pieces, stream, ended)
             try:
-                loads = [(large, huge), (huge, large), (huge, huge), (huge, huge)]
-                spans = [span for found in pool.map(partial(refused, server), loads) for span in found]
+                loads = [(large, large), (huge, huge), (huge, huge), (huge, huge)]
+                (first, second), *_ = pool.map(partial(refused, server), loads)
             finally:
                 ended.set()
                 wait([answers, words])
-        for times_s, longest_s in ((answers.result(), EVERY_S + ASKED_S), (words.result(), ASKED_S)):
-            for began_s, ended_s in spans:
-                seen = sum(began_s < time_s < ended_s for time_s in times_s)
-                assert seen >= (ended_s - began_s) / (BUSY * longest_s) - 1
+        for began_s, ended_s in (first, second):
+            bearable_s = max(EVERY_S + ASKED_S, (ended_s - began_s) / 2)
+            assert longest_wait(answers.result(), began_s, ended_s) < bearable_s
+            assert longest_wait(words.result(), began_s, ended_s) < bearable_s
