@@ -76,7 +76,9 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.kernel
 	$(BIN)/python -m benchmarks.http --serving benchmarks.http_tree:over_tree
 	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.long_run
 	$(BIN)/python -m benchmarks.storage
 	$(BIN)/python -m benchmarks.lone_restore
 	$(BIN)/python -m benchmarks.restart
