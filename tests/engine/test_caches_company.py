@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import pytest
+from samovar.runtime.engine.errors import StateMismatch
 from samovar.runtime.engine.restore import MlxRestorer
 from samovar.runtime.engine.snapshots import clone, snapshot
 from samovar.storage.tokens import TokenIds
@@ -162,10 +165,11 @@ def test_rows_that_left_and_came_back_go_on_as_those_that_stayed(scheme: Scheme)
 
 @pytest.mark.parametrize("scheme", RESTORED, ids=name)
 def test_a_row_alone_hands_over_its_buffers_both_ways(scheme: Scheme) -> None:
-    """And a copy that left goes on bit for bit as the row that stayed, which never changes it."""
+    """It computes as without a batch, and a copy that left goes on bit for bit as the row that stayed."""
     company = Company(scheme)
     company.join(only=prefill(scheme, prompt(40)))
     company.decode(7)
+    assert differs(company, "only", 40, 0) == 0.0
     left = company.row("only")
     tokens = TokenIds.of([*prompt(40), *company.told["only"].tokens])
     kept = snapshot(left.caches, tokens, "")
@@ -174,3 +178,45 @@ def test_a_row_alone_hands_over_its_buffers_both_ways(scheme: Scheme) -> None:
         again = Company(scheme)
         again.join(only=Prefilled(caches, left.logits))
         assert logits_of(again, 12) == expected
+
+
+RING, FULL = 0, 2
+HOSTILE = [
+    (RING, {"signature": "kv:rotating"}),
+    (RING, {"signature": "kv:rotating-quant:8:32"}),
+    (RING, {"trimmable": True}),
+    (RING, {"geometry": {}}),
+    (RING, {"geometry": {"max_size": 16, "keep": 0, "idx": 0, "bits": 4, "group_size": 32}}),
+    (RING, {"geometry": {"max_size": 16, "keep": 0, "idx": 7, "bits": 8, "group_size": 32}}),
+    (RING, {"geometry": {"max_size": 16, "keep": 0, "idx": 7, "bits": 4, "group_size": 64}}),
+    (RING, {"geometry": {"max_size": 1 << 40, "keep": 0, "idx": 7, "bits": 4, "group_size": 32}}),
+    (RING, {"geometry": {"max_size": 16, "keep": 0, "idx": 7, "bits": 4, "group_size": 32, "more": 1}}),
+    (FULL, {"signature": "kv:quant:8:32"}),
+    (FULL, {"geometry": {"bits": 4, "group_size": 64}}),
+]
+
+
+@pytest.mark.parametrize(("layer", "changes"), HOSTILE)
+def test_a_quantised_spec_that_does_not_fit_is_refused(layer: int, changes: dict[str, object]) -> None:
+    scheme = Scheme("gemma3_text-wide", 4)
+    spec = wrapped(scheme).spec
+    assert spec.layers[RING].signature == "kv:rotating-quant:4:32"
+    assert spec.layers[RING].geometry["idx"] == 7
+    layers = list(spec.layers)
+    layers[layer] = replace(layers[layer], **changes)
+    restorer = MlxRestorer(TinyModel(scheme.model), make_caches=lambda _: scheme.caches())
+    restorer.open()
+    assert restorer.allocate(spec).finish().spec == spec
+    with pytest.raises(StateMismatch):
+        restorer.allocate(replace(spec, layers=tuple(layers)))
+    restorer.close()
+
+
+@functools.cache
+def wrapped(scheme: Scheme) -> MlxCheckpoint:
+    """Return the state of a row whose rings are in mid-turn."""
+    company = Company(scheme)
+    company.join(only=prefill(scheme, prompt(40)))
+    company.decode(7)
+    tokens = TokenIds.of([*prompt(40), *company.told["only"].tokens])
+    return snapshot(company.row("only").caches, tokens, "")

@@ -1,7 +1,7 @@
 """Live cache layers that mlx-lm lacks, and the way of every layer into a batch and out of it (seed §2).
 
-``batch_of`` and ``row_of`` are for batches, ``quantised`` and ``quantisable`` for KV schemes. What is
-mlx-lm's own stays so: plain, quantised and rotating layers of one row, recurrent states, plain batches.
+``batch_of`` and ``row_of`` are for batches, ``quantised`` and ``quantisable`` for KV schemes. Of mlx-lm
+are the layers of one row, but for the quantised ring, and recurrent states; batches of attention are ours.
 """
 
 from .quantising import quantisable, quantised

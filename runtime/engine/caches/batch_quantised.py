@@ -1,200 +1,57 @@
-"""Quantised rows in one batch: what mlx-lm's BatchKVCache is for plain ones."""
+"""Quantised rows in one batch, growing ones and rings. By ``bits`` mlx-lm's attention knows them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import mlx.core as mx
-from mlx_lm.models.base import create_causal_mask
-from mlx_lm.models.cache import QuantizedKVCache, create_attention_mask
+from mlx_lm.models.cache import QuantizedKVCache
 
 from . import planes as of
+from .batch_growing import BatchGrowingKVCache
+from .batch_ring import BatchRingKVCache
+from .rotating_quantised import RotatingQuantizedKVCache
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import mlx.core as mx
+
     from .planes import Planes
 
 
-class BatchQuantizedKVCache:
-    """Rows of QuantizedKVCache, left-padded so that all end at the same token. One thread, its stream.
-
-    Guarantees that each row's packed numbers are bit for bit those of the row alone, and that padding has no
-    weight. ``offset`` [rows]: tokens of each row, for rotary positions; ``left_padding`` [rows]: blank tokens
-    before them, known to the host as well, so that no join or leave waits for the device. ``bits`` and
-    ``group_size`` are what makes mlx-lm's attention take the quantised road.
-    """
+class BatchQuantizedKVCache(BatchGrowingKVCache):
+    """Rows of QuantizedKVCache."""
 
     def __init__(self, left_padding: Sequence[int], group_size: int = 64, bits: int = 8) -> None:
+        super().__init__(left_padding)
         self.group_size = group_size
         self.bits = bits
-        self._pads = list(left_padding)
-        self._planes: Planes = []
-        self._idx: int = 0
-        self.reusable_from = [0] * len(self._pads)
-        self.left_padding = mx.array(self._pads)
-        self.offset = -self.left_padding
-
-    @property
-    def keys(self) -> Any:
-        """The triple of all rows' keys with their room, None while empty."""
-        return of.halves(self._planes)[0] if self._planes else None
-
-    @property
-    def values(self) -> Any:
-        """The triple of all rows' values with their room, None while empty."""
-        return of.halves(self._planes)[1] if self._planes else None
-
-    @property
-    def state(self) -> tuple[mx.array, ...]:
-        """Every array, to be evaluated."""
-        return (*self._planes, self.offset, self.left_padding)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the planes, room and padding included."""
-        return sum(plane.nbytes for plane in self._planes)
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
-        """Append [rows, heads, tokens, width] to every row; return the triples of all tokens so far."""
-        new = of.quantise(keys, values, bits=self.bits, group_size=self.group_size)
-        self._planes = of.grown(self._planes, new, self._idx)
-        of.write(self._planes, new, self._idx)
-        self._idx += of.rows_of(new)
-        self.offset = self.offset + of.rows_of(new)
-        return self.keys_and_values()
-
-    def keys_and_values(self) -> tuple[Any, Any]:
-        """Return the triples of all tokens so far."""
-        return of.halves(of.cut(self._planes, 0, self._idx))
-
-    def make_mask(
-        self,
-        N: int,  # noqa: N803 - mlx-lm's name
-        return_array: bool = False,  # noqa: FBT001, FBT002 - mlx-lm's signature
-        window_size: int | None = None,
-    ) -> mx.array | str | None:
-        """Return what hides padding and the future from the next ``N`` tokens; a row alone needs no more."""
-        if not any(self._pads):
-            return create_attention_mask(N, self._idx, return_array, window_size)
-        return create_causal_mask(
-            N, offset=self._idx, window_size=window_size, left_padding=self.left_padding
-        )
-
-    def size(self) -> int:
-        """Tokens of the longest row."""
-        return self._idx
-
-    def empty(self) -> bool:
-        """Whether no row has a token."""
-        return not self._planes
-
-    def is_trimmable(self) -> bool:
-        """Whether the last tokens can be dropped: always."""
-        return True
-
-    def trim(self, n: int) -> int:
-        """Drop the last ``n`` tokens of every row, as many as the shortest has; return how many went."""
-        n = min(self._idx - max(self._pads), n)
-        self._idx -= n
-        self.offset = self.offset - n
-        return n
-
-    def filter(self, batch_indices: Sequence[int]) -> None:
-        """Keep these rows, in this order, and drop padding that all of them have."""
-        self._pads = [self._pads[line] for line in batch_indices]
-        self.reusable_from = [self.reusable_from[line] for line in batch_indices]
-        lines = mx.array(list(batch_indices))
-        self.offset = self.offset[lines]
-        surplus = min(self._pads)
-        if self._planes:
-            kept = of.picked(self._planes, lines)
-            self._planes = of.cut(kept, surplus, of.rows_of(kept))
-        self._set_pads([pad - surplus for pad in self._pads])
-        self._idx -= surplus
-
-    def extend(self, other: BatchQuantizedKVCache) -> None:
-        """Append the rows of ``other``, which is used up."""
-        last = max(self._idx, other._idx)
-        pads = [*self._moved_by(last), *other._moved_by(last)]
-        if like := self._planes or other._planes:
-            room = max(last, self._room(), other._room())
-            self._planes = of.joined(
-                [self._ending_at(last, room, like), other._ending_at(last, room, like)], 0
-            )
-        self.offset = mx.concatenate([self.offset, other.offset])
-        self.reusable_from += other.reusable_from
-        self._set_pads(pads)
-        self._idx = last
-
-    def extract(self, idx: int) -> Any:
-        """Return one row's cache in buffers of its own, lazily."""
-        planes = of.single(self._planes, idx, self._pads[idx], self._idx) if self._planes else []
-        return self._row(planes, idx)
-
-    def handed_over(self) -> Any:
-        """Return the only row's cache over the same buffers; the batch may go on, its next update copies."""
-        assert self._pads == [0], "rows share these buffers"
-        return self._row(of.lent(self._planes), 0)
 
     @classmethod
-    def merge(cls, caches: Sequence[Any]) -> BatchQuantizedKVCache:
-        """Return a batch of rows of the same bits, groups and widths. A single one is not copied."""
-        rows = [_planes_of(cache) for cache in caches]
-        lengths: list[int] = [cache.offset for cache in caches]
-        longest = max(lengths)
-        pads = [longest - length for length in lengths]
-        batch = cls(pads, caches[0].group_size, caches[0].bits)
-        batch.reusable_from = [int(getattr(cache, "reusable_from", 0)) for cache in caches]
-        like = next((planes for planes in rows if planes), None)
-        if like is not None:
-            batch._planes = rows[0] if len(rows) == 1 else _stacked(rows, lengths, pads, like)
-        batch._idx = longest
-        batch.offset = mx.array(lengths)
-        return batch
+    def _padded_like(cls, row: Any, pads: Sequence[int]) -> BatchGrowingKVCache:
+        return cls(pads, row.group_size, row.bits)
 
-    def _row(self, planes: Planes, line: int) -> Any:
-        row: Any = QuantizedKVCache(self.group_size, self.bits)
-        if planes:
-            row.keys, row.values = of.halves(planes)
-        row.offset = self._idx - self._pads[line]
-        if self.reusable_from[line]:
-            row.reusable_from = self.reusable_from[line]
-        return row
+    def _encoded(self, keys: mx.array, values: mx.array) -> Planes:
+        return of.quantise(keys, values, bits=self.bits, group_size=self.group_size)
 
-    def _set_pads(self, pads: list[int]) -> None:
-        if pads != self._pads or len(pads) != self.left_padding.size:
-            self.left_padding = mx.array(pads)
-        self._pads = pads
-
-    def _room(self) -> int:
-        return of.rows_of(self._planes) if self._planes else 0
-
-    def _moved_by(self, last: int) -> list[int]:
-        return [pad + last - self._idx for pad in self._pads]
-
-    def _ending_at(self, last: int, room: int, like: Planes) -> Planes:
-        """Return the planes with the last token at ``last`` and ``room`` tokens in all."""
-        if not self._planes:
-            return of.blank(like, room, rows=len(self._pads))
-        left = last - self._idx
-        kept = of.cut(self._planes, 0, min(of.rows_of(self._planes), room - left))
-        return of.padded(kept, left, room - left - of.rows_of(kept))
+    def _empty_row(self) -> Any:
+        return QuantizedKVCache(self.group_size, self.bits)
 
 
-def _planes_of(cache: Any) -> Planes:
-    return [*cache.keys, *cache.values] if cache.keys is not None else []
+class BatchRotatingQuantizedKVCache(BatchRingKVCache):
+    """Rows of RotatingQuantizedKVCache."""
 
+    def __init__(self, max_size: int, lengths: Sequence[int], group_size: int = 64, bits: int = 8) -> None:
+        super().__init__(max_size, lengths)
+        self.group_size = group_size
+        self.bits = bits
 
-def _stacked(rows: list[Planes], lengths: list[int], pads: list[int], like: Planes) -> Planes:
-    """Return the rows beneath each other, ending at the same token, with room behind it."""
-    room = of.room_for(lengths[0] + pads[0])
-    return of.joined(
-        [
-            of.padded(of.cut(planes, 0, length), pad, room - pad - length)
-            if planes
-            else of.blank(like, room, rows=1)
-            for planes, length, pad in zip(rows, lengths, pads, strict=True)
-        ],
-        0,
-    )
+    @classmethod
+    def _empty_like(cls, row: Any) -> BatchRingKVCache:
+        return cls(row.max_size, [row.offset], row.group_size, row.bits)
+
+    def _encoded(self, keys: mx.array, values: mx.array) -> Planes:
+        return of.quantise(keys, values, bits=self.bits, group_size=self.group_size)
+
+    def _empty_row(self) -> Any:
+        return RotatingQuantizedKVCache(self.max_size, group_size=self.group_size, bits=self.bits)

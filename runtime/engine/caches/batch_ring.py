@@ -23,6 +23,7 @@ from .rotating_quantised import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Self
 
     from .planes import Planes
 
@@ -52,13 +53,22 @@ class BatchRingKVCache:
 
     @property
     def keys(self) -> Any:
-        """All rows' keys with their room, None while empty."""
+        """All rows' keys with their room (a triple where they are quantised), None while empty."""
         return of.halves(self._planes)[0] if self._planes else None
+
+    @keys.setter
+    def keys(self, keys: Any) -> None:
+        # Some models put a dependency or blanks there; room and places stay the same.
+        self._planes = of.of_halves(keys, self.values)
 
     @property
     def values(self) -> Any:
-        """All rows' values with their room, None while empty."""
+        """All rows' values with their room (a triple where they are quantised), None while empty."""
         return of.halves(self._planes)[1] if self._planes else None
+
+    @values.setter
+    def values(self, values: Any) -> None:
+        self._planes = of.of_halves(self.keys, values)
 
     @property
     def state(self) -> tuple[mx.array, ...]:
@@ -168,7 +178,7 @@ class BatchRingKVCache:
     @classmethod
     def merge(cls, caches: Sequence[Any]) -> BatchRingKVCache:
         """Return a batch of rings of the same geometry. A single one is not copied."""
-        first, *others = (cls._alone(cache) for cache in caches)
+        first, *others = (cls._empty_like(cache)._taking(cache) for cache in caches)
         if others:
             first._absorb(others)
         return first
@@ -176,10 +186,8 @@ class BatchRingKVCache:
     # --- what the quantised twin does otherwise ----------------------------------------------------
 
     @classmethod
-    def _alone(cls, cache: Any) -> BatchRingKVCache:
-        batch = cls(cache.max_size, [cache.offset])
-        batch._take(cache, [] if cache.keys is None else [cache.keys, cache.values])
-        return batch
+    def _empty_like(cls, row: Any) -> BatchRingKVCache:
+        return cls(row.max_size, [row.offset])
 
     def _encoded(self, keys: mx.array, values: mx.array) -> Planes:
         return [keys, values]
@@ -189,11 +197,13 @@ class BatchRingKVCache:
 
     # --- places ------------------------------------------------------------------------------------
 
-    def _take(self, cache: Any, planes: Planes) -> None:
-        self.reusable_from = [int(getattr(cache, "reusable_from", 0))]
-        self._planes = planes
-        self._used = min(cache.offset, of.rows_of(planes)) if planes else 0
-        self._idx = cache._idx
+    def _taking(self, row: Any) -> Self:
+        """Take over a single row's buffers."""
+        self.reusable_from = [int(getattr(row, "reusable_from", 0))]
+        self._planes = of.of_halves(row.keys, row.values)
+        self._used = min(row.offset, of.rows_of(self._planes)) if self._planes else 0
+        self._idx = row._idx
+        return self
 
     def _place(self, new: Planes) -> None:
         surplus = self._used - self.max_size

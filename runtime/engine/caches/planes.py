@@ -86,7 +86,8 @@ def picked(planes: Planes, lines: mx.array) -> Planes:
 
 def single(planes: Planes, line: int, start: int, stop: int) -> Planes:
     """Return a range of one row's tokens in buffers of their own."""
-    return [mx.contiguous(plane[line : line + 1, :, start:stop]) for plane in planes]
+    cuts = [plane[line : line + 1, :, start:stop] for plane in planes]
+    return [mx.contiguous(each) if each.size else each for each in cuts]
 
 
 def lent(planes: Planes) -> Planes:
@@ -121,3 +122,10 @@ def halves(planes: Planes) -> tuple[Any, Any]:
         return tuple(planes[:PARTS]), tuple(planes[PARTS:])
     keys, values = planes
     return keys, values
+
+
+def of_halves(keys: Any, values: Any) -> Planes:
+    """Return the planes of what ``halves`` gave, or of a row's layer; none while it is empty."""
+    if keys is None:
+        return []
+    return [keys, values] if isinstance(keys, mx.array) else [*keys, *values]

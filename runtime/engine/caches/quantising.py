@@ -25,12 +25,12 @@ def quantisable(subject: Any, bits: int, group: int) -> int | None:
     """Return the widest usable group not above ``group``, or None where there is none. No computation.
 
     ``subject``: the widths of keys and values, or a live plain or rotating layer that holds at least a token.
-    None also for one whose single head keeps keys and values of different widths: that is a latent state
-    (MLA), of which its model computes with the numbers themselves.
+    None also for any other class, and for a layer whose single head keeps keys and values of different
+    widths: that is a latent state (MLA), of which its model computes with the numbers themselves.
     """
     if isinstance(subject, tuple | list):
         return _group_of(cast("Sequence[int]", subject), bits, group)
-    if subject.keys is None:
+    if type(subject) not in (KVCache, RotatingKVCache) or subject.keys is None:
         return None
     return _group_of(_widths_of(subject.keys, subject.values), bits, group)
 

@@ -37,7 +37,7 @@ class RotatingQuantizedKVCache(RotatingKVCache):
     @property
     def planes(self) -> Planes:
         """The six arrays as they lie, none while empty."""
-        return [] if self.keys is None else [*self.keys, *self.values]
+        return of.of_halves(self.keys, self.values)
 
     @property
     def state(self) -> tuple[object, ...]:  # pyright: ignore[reportIncompatibleMethodOverride] - as QuantizedKVCache's

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 import mlx.core as mx
 from mlx_lm.models.cache import (
     ArraysCache,
-    BatchKVCache,
     CacheList,
     KVCache,
     QuantizedKVCache,
@@ -19,10 +18,9 @@ from mlx_lm.models.cache import (
 )
 
 from ..errors import StateMismatch, UnknownCache
-from . import planes as of
-from .batch_quantised import BatchQuantizedKVCache
+from .batch_growing import BatchGrowingKVCache
+from .batch_quantised import BatchQuantizedKVCache, BatchRotatingQuantizedKVCache
 from .batch_ring import BatchRingKVCache
-from .batch_rotating_quantised import BatchRotatingQuantizedKVCache
 from .rotating_quantised import RotatingQuantizedKVCache
 
 if TYPE_CHECKING:
@@ -107,26 +105,6 @@ def _require_alike(caches: Sequence[Any]) -> None:
             raise StateMismatch(f"{type(caches[0]).__name__}: rows whose {name} are {found}")
 
 
-def _plain_batch(caches: Sequence[Any]) -> Any:
-    first = caches[0]
-    if len(caches) > 1 or first.keys is None:
-        return cast("Any", BatchKVCache).merge(caches)
-    batch: Any = BatchKVCache([0])
-    batch.keys, batch.values = first.keys, first.values
-    batch.offset = mx.array([first.offset])
-    batch._idx = first.offset  # noqa: SLF001 - its name for how many tokens its rows hold
-    return batch
-
-
-def _plain_row(batch: Any, line: int, alone: bool) -> Any:  # noqa: FBT001
-    if not alone:
-        return batch.extract(line)
-    row: Any = KVCache()
-    row.keys, row.values = of.lent([batch.keys, batch.values])
-    row.offset = batch._idx  # noqa: SLF001
-    return row
-
-
 def _own_row(batch: Any, line: int, alone: bool) -> Any:  # noqa: FBT001
     return batch.handed_over() if alone else batch.extract(line)
 
@@ -157,7 +135,7 @@ def _arrays_row(batch: Any, line: int, alone: bool) -> Any:  # noqa: FBT001
 
 
 _TO_BATCH: Final[dict[type, Callable[[Sequence[Any]], Any]]] = {
-    KVCache: _plain_batch,
+    KVCache: BatchGrowingKVCache.merge,
     QuantizedKVCache: BatchQuantizedKVCache.merge,
     RotatingKVCache: BatchRingKVCache.merge,
     RotatingQuantizedKVCache: BatchRotatingQuantizedKVCache.merge,
@@ -165,7 +143,7 @@ _TO_BATCH: Final[dict[type, Callable[[Sequence[Any]], Any]]] = {
 }
 
 _TO_ROW: Final[dict[type, Callable[[Any, int, bool], Any]]] = {
-    BatchKVCache: _plain_row,
+    BatchGrowingKVCache: _own_row,
     BatchQuantizedKVCache: _own_row,
     BatchRingKVCache: _own_row,
     BatchRotatingQuantizedKVCache: _own_row,
