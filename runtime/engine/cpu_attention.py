@@ -100,13 +100,25 @@ def swiglu(gate: mx.array, x: mx.array) -> mx.array:
 def _suits(
     q: mx.array, k: mx.array, v: mx.array, mask: mx.array | str | None, sinks: mx.array | None
 ) -> bool:
-    if q.ndim != _AXES or q.shape[2] < MIN_QUERIES or not computes_on_cpu():
+    """Say whether NumPy computes this. What is malformed is left to MLX to refuse."""
+    floats = (q, k, v) if sinks is None else (q, k, v, sinks)
+    if any(each.dtype != mx.float32 for each in floats) or not computes_on_cpu():
         return False
-    if any(each.dtype != mx.float32 for each in (q, k, v, *(() if sinks is None else (sinks,)))):
+    if not q.ndim == k.ndim == v.ndim == _AXES or q.shape[2] < MIN_QUERIES or k.shape[:3] != v.shape[:3]:
+        return False
+    (batch, heads, length, size), total = q.shape, k.shape[2]
+    if k.shape[0] != batch or k.shape[3] != size or heads % k.shape[1] or total == 0:
+        return False
+    if sinks is not None and sinks.shape != (heads,):
         return False
     if isinstance(mask, mx.array):
-        return mask.dtype in {mx.float32, mx.bool_}
-    return mask is None or (mask == "causal" and k.shape[2] >= q.shape[2])
+        return mask.dtype in {mx.float32, mx.bool_} and _broadcasts(mask.shape, (batch, heads, length, total))
+    return mask is None or (mask == "causal" and total >= length)
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    axes = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(one in {1, other} for one, other in axes)
 
 
 def _suits_gate(gate: mx.array, x: mx.array) -> bool:
