@@ -19,6 +19,8 @@ THREAD_PATIENCE_S = 0.5 if CAN_TELL else 0.05
 """Real seconds for which running threads may still report before the clock is moved."""
 LOOKS, LOOK_S = 3, 0.001
 """So many looks in a row, so far apart, find no thread at work: then none will report."""
+LONGEST_LOOK_S = 0.016
+"""Looks take time from the threads that are at work: there will be fewer."""
 DEADLOCK_S = 5.0
 """Real seconds without any timer, event or thread report after which a test is stuck for good."""
 BUSY_ROUNDS = 50_000
@@ -65,11 +67,12 @@ class _Selector(selectors.DefaultSelector):
         """Return what threads report within ``patience_s``; sooner nothing, when none of them is at work."""
         if stuck or not CAN_TELL:
             return super().select(patience_s)
-        until_s, resting = time.monotonic() + patience_s, 0
+        until_s, resting, look_s = time.monotonic() + patience_s, 0, LOOK_S
         while resting < LOOKS and time.monotonic() < until_s:
-            if events := super().select(LOOK_S):
+            if events := super().select(look_s):
                 return events
             resting = 0 if threads_at_work() else resting + 1
+            look_s = LOOK_S if resting else min(2 * look_s, LONGEST_LOOK_S)
         return super().select(0)
 
 
