@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -161,7 +162,7 @@ class WholeLife(RuleBasedStateMachine):
             self.stack.close()
 
 
-TestWholeLife = WholeLife.TestCase
+TestWholeLife = pytest.mark.timeout(60)(WholeLife.TestCase)  # many whole lives: two seconds of work
 TestWholeLife.settings = settings(
     max_examples=25,
     stateful_step_count=25,

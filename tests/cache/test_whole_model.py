@@ -20,6 +20,7 @@ GROUPS, SEEDS = 13, 10
 """130 lives of 40 operations, 5,200 in all: in groups, each well below the limit of a test."""
 
 
+@pytest.mark.timeout(60)  # ten whole lives: two seconds of work
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_random_lives_agree_with_the_naive_model(group: int) -> None:
     for seed in range(group * SEEDS, (group + 1) * SEEDS):

@@ -26,6 +26,7 @@ def _operations() -> int:
     return workload.disk.count
 
 
+@pytest.mark.timeout(60)  # a whole workload for each operation: two seconds of work
 def test_b004_power_lost_before_every_operation_stops_the_code_there_and_loses_nothing_acknowledged() -> None:
     total = _operations()
     assert total > 140

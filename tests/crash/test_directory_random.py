@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -122,7 +123,7 @@ class DirectoryLife(RuleBasedStateMachine):
         return sum(len(data) for path, data in files.items() if path.suffix == ".kv" and holds(path))
 
 
-TestDirectoryLife = DirectoryLife.TestCase
+TestDirectoryLife = pytest.mark.timeout(60)(DirectoryLife.TestCase)  # many whole lives: seconds of work
 TestDirectoryLife.settings = settings(
     max_examples=15,
     stateful_step_count=30,

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from samovar.runtime.kernel import AskError, RestartLimit, SupervisorSpec
@@ -120,7 +121,8 @@ ACTIONS = [
 LIVES = st.lists(st.tuples(st.sampled_from(ACTIONS), st.sampled_from(PATHS)), max_size=40)
 
 
-@settings(max_examples=120, deadline=None)
+@pytest.mark.timeout(60)  # many whole lives: two seconds of work
+@settings(max_examples=100, deadline=None)
 @given(LIVES, st.sampled_from(OVERFLOWS), st.sampled_from(["keep", "drop"]))
 @example([("slow", "a"), ("ping", "a"), ("crash", "a"), ("advance", "a")], "wait", "drop")
 def test_whatever_happens_every_ask_ends_and_nothing_is_left(
