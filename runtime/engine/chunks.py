@@ -15,7 +15,7 @@ SMALLEST_CHUNK: Final = 16
 FIRST_CHUNK: Final = 32
 """Tokens of the first pass that streams wait for: nothing is known of the machine yet."""
 FIRST_FULL_CHUNK: Final = 128
-FULL_PASS_S: Final = 0.7
+FULL_PASS_S: Final = 0.6
 """The longest pass while nothing decodes: who arrives during it waits for its end."""
 
 _FADING: Final = 0.95

@@ -1,10 +1,10 @@
 """What a lane does between ``open`` and ``close``: rows wait, prefill, decode and end.
 
 A row's way: ``insert`` → waiting (first come, first served, until one of ``places`` is free) → prefilling
-(prefill.py) → decoding (batch.py) → one terminal event. A step drops and joins rows, launches
-the next decode step, reads the one before, and starts a prefill pass. While rows decode, a pass is left
-running behind the step and is known to be done when a later step's tokens are read, so its time is not
-added to the tokens that are already known; with nothing decoding, the step waits for the pass.
+(prefill.py) → decoding (groups.py) → one terminal event. A step drops and joins rows, starts a prefill pass
+behind the decode step in flight, launches the next one behind that, and reads the one in flight, which did
+not wait for the pass. The pass is known to be done when the step behind it is read. With nothing decoding, a
+step is a pass, from its launch to its end.
 """
 
 from __future__ import annotations
@@ -101,8 +101,9 @@ class Runner:
         """Do one decode step and/or one prefill pass; see the module's docstring for the order."""
         events, self._outbox = self._outbox, []
         self._admit()
-        self._regroup()
-        fresh = [*self._decode(), *self._fill()]
+        if not self._regroup() and self._decoding and self._prefill.running is None:
+            self._start_pass(decoding=True)  # not before the first step of rows that have just joined
+        fresh = [*self._decode(), *self._pass_alone()]
         for event in fresh:
             if isinstance(event, Finished | Failed):
                 del self._rows[event.id]
@@ -159,18 +160,23 @@ class Runner:
         self._publisher.plan(row)
         self._loaded.scheme.plan(row)
 
-    def _regroup(self) -> None:
-        """Let ended rows leave the batch and prefilled ones join it."""
+    def _regroup(self) -> bool:
+        """Let ended rows leave the batch and prefilled ones join it; return whether any joined."""
         self._suspects.note("join", [row for row in self._batch.rows if not row.ended])
         self._batch.drop_ended()
-        if self._ready:
-            self._suspects.note("join", self._ready)
+        joining, self._ready = self._ready, []
+        if joining:
+            self._suspects.note("join", joining)
             now_s = self._clock()
-            for row in self._ready:
+            for row in joining:
                 row.decode_started_s = now_s
-            self._batch.join(self._ready)
-            self._ready = []
+            self._batch.join(joining)
         self._peak_rows = max(self._peak_rows, len(self._batch.rows))
+        return bool(joining)
+
+    @property
+    def _decoding(self) -> bool:
+        return any(not row.ended for row in self._batch.rows)
 
     def _decode(self) -> Iterator[RowEvent]:
         batch = self._batch
@@ -178,7 +184,7 @@ class Runner:
             yield from self._advance(batch)
         else:
             self._steps.paused()
-        for _, events in self._publisher.settle(wait=all(row.ended for row in batch.rows)):
+        for _, events in self._publisher.settle(wait=not self._decoding):
             yield from events
 
     def _advance(self, batch: DecodeGroups) -> Iterator[RowEvent]:
@@ -202,20 +208,25 @@ class Runner:
         if passed:
             yield from self._settle(pass_s)
 
-    def _fill(self) -> Iterator[RowEvent]:
-        """Start a pass, and see it through when no stream would be held up by that.
+    def _start_pass(self, *, decoding: bool) -> None:
+        """Launch the next pass, if a row has something to prefill."""
+        turns = self._prefill.plan(decoding=decoding, step_s=self._steps.plain_s)
+        if turns:
+            self._suspects.note("prefill", [row for row, _ in turns])
+            self._prefill.launch(turns, self._batch.launched)
 
-        Not before rows that have just become ready have joined: their first step would wait behind it.
+    def _pass_alone(self) -> Iterator[RowEvent]:
+        """See a pass through, since no stream is held up by that; first start one if none runs.
+
+        Not while rows are ready to decode: their first step would wait for it.
         """
-        prefill, decoding = self._prefill, any(not row.ended for row in self._batch.rows)
-        if prefill.running is None and not self._ready:
-            turns = prefill.plan(decoding=decoding, step_s=self._steps.plain_s)
-            if turns:
-                self._suspects.note("prefill", [row for row, _ in turns])
-                prefill.launch(turns, self._batch.launched)
-        if prefill.running is not None and not decoding:
-            self._suspects.note("prefill", prefill.running.rows)
-            yield from self._settle(prefill.wait())
+        if self._decoding:
+            return
+        if self._prefill.running is None and not self._ready:
+            self._start_pass(decoding=False)
+        if self._prefill.running is not None:
+            self._suspects.note("prefill", self._prefill.running.rows)
+            yield from self._settle(self._prefill.wait())
 
     def _settle(self, seconds: float) -> Iterator[RowEvent]:
         """Account for a pass that is done: progress events, and rows that may decode now."""
