@@ -145,7 +145,9 @@ class Kv:
         "bf16",
         "bf16 | kv8 | kv4 | config | turbo:k8v3",
     )
-    group_size: int = key(Choice((32, 64, 128)), 64, "Values that share one scale in a quantised scheme.")
+    group_size: int = key(
+        Choice((32, 64, 128)), 64, "Most values that share one scale in a quantised scheme."
+    )
     start: int = key(Int(0, 2**24), 0, "Tokens kept unquantised before a quantised scheme sets in.")
 
 

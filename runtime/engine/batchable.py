@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
-from .errors import EngineError
+from .errors import EngineError, UnknownCache
 from .layers import leaves, signature_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ...storage.tokens import TokenIds
     from .port import Detokenizer, ModelInfo
     from .scheme import KvScheme
@@ -71,16 +69,22 @@ class ModelHandle(Protocol):
 
 
 class BatchingUnsupported(EngineError):
-    """A layer of the model keeps a cache that mlx-lm cannot batch."""
+    """A layer of the model keeps a cache of a class that is not known here."""
 
     code = "batching_unsupported"
 
 
 def require_batching(model: Any) -> None:
-    """Raise BatchingUnsupported when a cache layer of this model cannot be merged into a batch."""
-    for layer, cache in enumerate(cast("Iterable[object]", make_prompt_cache(model))):
-        if not hasattr(cache, "merge"):
-            raise BatchingUnsupported(f"layer {layer}: {type(cache).__name__} cannot be batched")
+    """Raise BatchingUnsupported when a cache layer of this model is of a class without a signature.
+
+    What it keeps is then unknown, and so is which rows may share a model call. Rows of a class that is known
+    and cannot share decode by themselves (groups.py).
+    """
+    for layer, cache in enumerate(leaves(make_prompt_cache(model))):
+        try:
+            signature_of(cache)
+        except UnknownCache as error:
+            raise BatchingUnsupported(f"layer {layer}: {error}") from error
 
 
 def always_trims(model: Any) -> bool:

@@ -96,6 +96,8 @@ class ModelHandle:
         context_length = self._context_length or config.context_length
         codec = HfTextCodec(wrapper, config.end_tokens, context_length=context_length)
         scheme = resolve(self.kv, model, self.path)
+        layers, cost = signatures_of(layout_of(model, SAMPLE_TOKENS, scheme)), kv_cost(model, scheme)
+        evaluate_model(model)  # once more: a first call may have made arrays that the model keeps
         info = ModelInfo(
             id=self.id,
             context_length=context_length,
@@ -104,9 +106,9 @@ class ModelHandle:
             default_temperature=config.default_temperature,
             created_s=int((self.path / "config.json").stat().st_mtime),
             trims=always_trims(model),
-            layers=signatures_of(layout_of(model, SAMPLE_TOKENS, scheme)),
+            layers=layers,
             scheme=scheme.name,
-            kv=kv_cost(model, scheme),
+            kv=cost,
             scheme_notes=scheme.notes,
         )
         return LoadedModel(model=model, codec=codec, info=info, path=self.path, config=config, scheme=scheme)

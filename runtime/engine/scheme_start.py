@@ -78,10 +78,13 @@ def _fitting(
     reasons: dict[int, str] = {}
     for place, cache in enumerate(flat):
         how = asked.get(place)
-        takes = how is not None and getattr(cache, "keys", None) is not None
-        group = quantisable(cache, how.bits, how.group_size) if takes else None
-        layers.append(None if how is None or group is None else LayerScheme(how.bits, group))
-        if how is not None and group is None:
+        if how is None:
+            layers.append(None)
+            continue
+        holds = getattr(cache, "keys", None) is not None
+        group = quantisable(cache, how.bits, how.group_size) if holds else None
+        layers.append(None if group is None else LayerScheme(how.bits, group))
+        if group is None:
             reasons[place] = _unfit(cache, how)
     return tuple(layers), reasons
 

@@ -185,16 +185,16 @@ def test_a_closed_backend_refuses_work_and_closes_twice() -> None:
         backend.step()
 
 
-class _ChunkedCaches:
+class _UnknownCaches:
     def make_cache(self) -> list[Any]:
-        from mlx_lm.models.cache import ChunkedKVCache  # noqa: PLC0415 - only this test needs it
+        from mlx_lm.models.cache import ConcatenateKVCache  # noqa: PLC0415 - only this test needs it
 
-        return [ChunkedKVCache(16)]
+        return [ConcatenateKVCache()]
 
 
-def test_a_model_that_cannot_be_batched_is_refused_at_the_start() -> None:
-    with pytest.raises(BatchingUnsupported, match="layer 0: ChunkedKVCache"):
-        MlxBackend(TinyModel(_ChunkedCaches())).open()
+def test_a_model_of_unknown_caches_is_refused_at_the_start() -> None:
+    with pytest.raises(BatchingUnsupported, match=r"layer 0: .*ConcatenateKVCache declares no signature"):
+        MlxBackend(TinyModel(_UnknownCaches())).open()
 
 
 # --- cancelling -----------------------------------------------------------------------------------

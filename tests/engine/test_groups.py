@@ -183,6 +183,18 @@ def test_what_a_row_leaves_behind_is_exact_around_its_conversion(max_tokens: int
     assert len(last.spec.tokens) in (length + max_tokens - 1, length + max_tokens)
 
 
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("family", WIDE)
+def test_a_resumed_row_goes_on_as_if_nothing_had_happened(family: str, start: int) -> None:
+    """Replayed from nothing, its state is quantised from the offset at which it was in the lost lane."""
+    loaded = model(family, "kv4", start)
+    request = ask("a", 20, 60)
+    whole = tokens_of(run(opened(loaded), request), "a")
+    for count in (1, 5, 30):
+        resumed = replace(request, emitted=tuple(whole[:count]))
+        assert tokens_of(run(opened(loaded, prefill_chunk=16), resumed), "a") == whole[count:], count
+
+
 # --- borrowing ------------------------------------------------------------------------------------
 
 
