@@ -53,7 +53,8 @@ class Admittance:
         known = fingerprint(prompt.tokens, row)
         row = replace(row, sampling=self._seeded(row.sampling))
         due_s = arrived_s + HANDICAP_S[request.service_class]
-        return Asked(request, row, prompt.tokens, self._bytes(count + max_tokens), due_s, known)
+        kv_bytes = self._bytes(count + max_tokens)
+        return Asked(request, row, prompt.tokens, kv_bytes, arrived_s, due_s, known)
 
     def _row(self, request: GenerationRequest, prompt: RenderedPrompt, max_tokens: int) -> RowRequest:
         sampling = request.sampling

@@ -29,14 +29,15 @@ class Asked:
     """What a client asked for, prepared: nothing in it ever changes.
 
     ``row`` is the row as it starts from nothing, its seed chosen. ``tokens`` are its prompt, ``kv_bytes``
-    what its state takes at its longest. ``due_s`` orders the queue. ``fingerprint`` is the same for the same
-    request sent again.
+    what its state takes at its longest. ``arrived_s`` is when it came (loop time), ``due_s`` orders the
+    queue. ``fingerprint`` is the same for the same request sent again.
     """
 
     request: GenerationRequest
     row: RowRequest
     tokens: TokenIds
     kv_bytes: int
+    arrived_s: float
     due_s: float
     fingerprint: bytes
 

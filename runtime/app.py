@@ -15,8 +15,8 @@ from ..actors.scheduler import (
     Scheduler,
     SchedulerActor,
     SchedulerMessage,
-    SchedulerOptions,
 )
+from ..actors.scheduling import SchedulerOptions
 from .caching import TreeCache
 from .http.actor import Binding, HttpActor, HttpMessage
 from .http.options import HttpOptions

@@ -10,7 +10,8 @@ from samovar.actors.generation import GenerationActor, Lane, LaneTotals
 from samovar.actors.ledger import Ledger
 from samovar.actors.requests import Admission, Admitted, GenerationRequest
 from samovar.actors.residency import Residency, ResidencyActor, ResidencyMessage
-from samovar.actors.scheduler import Scheduler, SchedulerActor, SchedulerOptions
+from samovar.actors.scheduler import Scheduler, SchedulerActor
+from samovar.actors.scheduling import SchedulerOptions
 from samovar.actors.tiers import ResidencyCounts, ResidencyOptions
 from samovar.runtime.engine.port import Delta
 from samovar.runtime.kernel import BlockingPool, ChildSpec, RestartLimit, SupervisorSpec

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from samovar.actors import residency, scheduler
 from samovar.actors.generation import CancelRow, LaneSteps, RowEnded, RowPublished, StartRow
+from samovar.actors.intake import Prepared, Submit
+from samovar.actors.lanewatch import LaneLooked
 from samovar.actors.lending import Release, Take
 from samovar.actors.requests import Admitted, Refused
+from samovar.actors.seating import Borrowed
 from samovar.runtime.engine.errors import LaneStepFailed
 from samovar.runtime.engine.port import Cancelled, Delta, Failed, Finished, RowRequest
 from samovar.runtime.kernel import ActorCrashed, ActorGone, InjectedCrash
@@ -30,10 +33,10 @@ CLIENTS = 8
 PATIENCE_S = 3600.0
 LANE_KINDS = (StartRow, CancelRow, LaneSteps)
 SCHEDULER_KINDS = (
-    scheduler.Submit,
-    scheduler.Prepared,
-    scheduler.Borrowed,
-    scheduler.LaneLooked,
+    Submit,
+    Prepared,
+    Borrowed,
+    LaneLooked,
     scheduler.Dispatch,
     scheduler.Cancel,
     RowEnded,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from samovar.actors.requests import PrefixReuse, Refused
-from samovar.actors.scheduler import SchedulerFigures
+from samovar.actors.scheduling import SchedulerFigures
 from samovar.actors.spill_reports import DurabilityFigures
 from samovar.actors.stream import RequestStream
 from samovar.actors.tiers import ResidencyFigures
