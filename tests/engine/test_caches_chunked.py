@@ -35,7 +35,7 @@ def test_rows_that_attend_in_chunks_cannot_share_a_batch() -> None:
         batch_of([caches[0], caches[1]])
 
 
-@pytest.mark.parametrize("prompt", [(5,), (CHUNK,), (40,), (20, 30), (70,)])
+@pytest.mark.parametrize("prompt", [(5,), (20, 30), (70,)])
 def test_every_step_is_that_of_a_full_recompute(prompt: tuple[int, ...]) -> None:
     model = build("llama4")
     tokens = mx.array([[token_at(place) for place in range(LENGTH)]])
@@ -74,9 +74,9 @@ def test_kept_lent_and_restored_it_goes_on_bit_for_bit(case: Case, tmp_path: Any
     restored = load(case, tmp_path / "a.kv")
     assert restored.spec == checkpoint.spec
     for chunk in (0, 11):
-        expected = going_on(case.model, case.live(), 8, chunk)
-        assert going_on(case.model, clone(checkpoint, case.length), 8, chunk) == expected
-        assert going_on(case.model, clone(restored, case.length), 8, chunk) == expected
+        expected = going_on(case.model, case.live(), 6, chunk)
+        assert going_on(case.model, clone(checkpoint, case.length), 6, chunk) == expected
+        assert going_on(case.model, clone(restored, case.length), 6, chunk) == expected
 
 
 def test_it_is_cut_before_it_slides_and_never_after() -> None:

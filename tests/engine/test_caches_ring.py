@@ -114,7 +114,7 @@ LEAVE = st.tuples(st.just("leave"), st.tuples(st.integers(0, 9), st.booleans()))
 STEPS = st.tuples(st.just("steps"), st.lists(st.sampled_from([1, 1, 1, 1, 3]), min_size=1, max_size=9))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     window=st.sampled_from([3, 8, 16, 40]),
     quantised=st.booleans(),
@@ -141,7 +141,7 @@ def test_each_row_sees_what_it_would_see_alone(
                 pass
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     geometry=st.tuples(st.integers(2, 12), st.integers(0, 2)).filter(lambda pair: pair[1] < pair[0] - 1),
     chunks=st.lists(st.one_of(st.just(1), st.integers(1, 15)), min_size=1, max_size=12),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx.utils import tree_map
 from mlx_lm.models.cache import (
     ArraysCache,
     BatchKVCache,
@@ -178,6 +179,48 @@ def in_order(cache: Any) -> list[bytes]:
     arrays = [array[..., : cache.offset, :] for array in arrays_in(cache)]
     shift = cache._idx if cache.offset > arrays[0].shape[2] else 0
     return [bits(mx.roll(array, -shift, 2)) for array in arrays]
+
+
+@pytest.mark.parametrize("make", [FACTORIES["plain"], FACTORIES["quantised"]], ids=["plain", "quantised"])
+def test_tokens_are_dropped_from_the_end_of_every_row(make: Callable[[], Any]) -> None:
+    """As many as the shortest has; several come at once behind them, under a mask that hides padding."""
+    batch = batch_of([filled(make(), 9), filled(make(), 4, line=1)])
+    assert batch.is_trimmable()
+    assert batch.trim(3) == 3
+    new = mx.concatenate([rows(3, 6), rows(3, 1, 1)])
+    mask = batch.make_mask(3)
+    batch.update_and_fetch(new, -new)
+    assert mask[:, 0, -1].tolist() == [[True] * 9, [False] * 5 + [True] * 4]
+    assert batch.offset.tolist() == [9, 4]
+    for line, single in enumerate((filled(make(), 9), filled(make(), 4, line=1))):
+        assert in_order(row_of(batch, line, alone=False)) == in_order(single)
+    assert batch.trim(9) == 4
+    assert batch.offset.tolist() == [5, 0]
+
+
+@pytest.mark.parametrize("make", FACTORIES.values(), ids=FACTORIES.keys())
+def test_a_model_may_put_its_own_arrays_in_place(make: Callable[[], Any]) -> None:
+    """Some hang a dependency on the keys, or blank values that nobody reads (deepseek_v32, minimax_m3_vl)."""
+    batch = batch_of([filled(make(), 5), filled(make(), 3, line=1)])
+    before = [bits(array) for array in arrays_in(row_of(batch, 0, alone=False))]
+    batch.keys = mx.depends(batch.keys, [mx.zeros(1)])
+    batch.values = tree_map(mx.zeros_like, batch.values)
+    after = [bits(array) for array in arrays_in(row_of(batch, 0, alone=False))]
+    half = len(before) // 2
+    assert after[:half] == before[:half]
+    assert after[half:] == [bytes(len(each)) for each in before[half:]]
+    filled(batch_of([row_of(batch, 0, alone=False)]), 1)
+
+
+@pytest.mark.parametrize("make", FACTORIES.values(), ids=FACTORIES.keys())
+def test_figures_count_tokens_and_bytes(make: Callable[[], Any]) -> None:
+    batch = batch_of([make(), make()])
+    assert batch.empty()
+    assert (batch.size(), batch.nbytes, batch.keys, batch.values) == (0, 0, None, None)
+    batch.extend(batch_of([filled(make(), 7)]))
+    assert not batch.empty()
+    assert batch.size() == 7
+    assert batch.nbytes == sum(array.nbytes for array in arrays_in(batch) if array.ndim == 4)
 
 
 @pytest.mark.parametrize("make", [FACTORIES["quantised"], FACTORIES["quantised ring"]])
