@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from samovar.runtime.engine.port import RenderedPrompt
+from samovar.runtime.engine.scheme import KvChoice
 from samovar.storage.tokens import TokenIds
 
 from tests.kit.tiny import CharacterCodec, TinyEngine
@@ -38,7 +39,7 @@ class RawEngine(TinyEngine):
         return replace(super()._loaded(), codec=self.codec())
 
 
-def raw(family: str, end: int | None = None, **options: Any) -> RawEngine:
+def raw(family: str, end: int | None = None, *, kv: KvChoice | None = None, **options: Any) -> RawEngine:
     """Return the engine; options are the backend's. It publishes everything from 4 tokens on."""
-    engine = RawEngine(family, end=end)
+    engine = RawEngine(family, end=end, kv=kv or KvChoice())
     return engine.with_options(**({"publish_min_tokens": 4} | options))  # type: ignore[return-value]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from samovar.runtime.engine.scheme import KvChoice
 from samovar.storage.container import read_header
 
 from tests.kit.disk import FaultDisk
@@ -32,6 +33,7 @@ STATES = {
     "mamba2": {"state:arrays"},
 }
 HYBRIDS = ("qwen3_next", "lfm2", "mamba2", "granitemoehybrid")
+PLAIN = KvChoice()
 
 
 def story(start: str, tokens: int) -> str:
@@ -75,7 +77,6 @@ def test_b023_where_nothing_can_be_used_the_response_says_why(family: str) -> No
         async with serving(tiny(family), disk, *DISK) as server:
             await server.talk(body, max_tokens=8)
             await server.flush()
-        async with serving(tiny(family), disk.kill(), *DISK) as server:
             answer = await server.talk(body[:500], max_tokens=8)
             assert (answer.cached, answer.tier, answer.miss_reason) == (0, "none", "untrimmable")
 
@@ -100,10 +101,10 @@ class Guest:
 
 # Prompts of exactly 37, 2, 9 and 17 tokens.
 GUESTS = (
-    Guest(story("Long", 37), 100),
+    Guest(story("Long", 37), 80),
     Guest("Hi", 12),
-    Guest(story("Nine", 9), 100, 30),
-    Guest(story("A prompt of", 17), 40, None, " Why?"),
+    Guest(story("Nine", 9), 80, 25),
+    Guest(story("A prompt of", 17), 30, None, " Why?"),
 )
 
 
@@ -142,10 +143,18 @@ async def together(server: Server) -> list[str]:
     return await asyncio.gather(*talks)
 
 
-@pytest.mark.parametrize("family", HYBRIDS)
-def test_b026_a_row_in_company_is_the_row_alone(family: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "kv"),
+    [
+        *((family, PLAIN) for family in HYBRIDS),
+        ("qwen3_next-wide", KvChoice("kv8", 32, 0)),
+        ("gemma3_text-wide", KvChoice("kv4", 32, 24)),
+    ],
+    ids=lambda value: value.scheme if isinstance(value, KvChoice) else value,
+)
+def test_b026_a_row_in_company_is_the_row_alone(family: str, kv: KvChoice) -> None:
     """B026: prompts of 2 to 37 tokens prefilled by fours, joins, leaves, then all go on at once."""
-    engine = raw(family, prefill_chunk=4)
+    engine = raw(family, kv=kv, prefill_chunk=4)
 
     async def scenario() -> None:
         firsts, histories, seconds = await alone(engine)
