@@ -21,7 +21,7 @@ from .caching import TreeCache
 from .http.actor import Binding, HttpActor, HttpMessage
 from .http.options import HttpOptions
 from .http.server import HttpServer
-from .kernel import AskError, BlockingPool, ChildSpec, RestartLimit, SupervisorSpec
+from .kernel import AskError, Backoff, BlockingPool, ChildSpec, RestartLimit, SupervisorSpec
 from .metrics import Metrics
 from .serving import TreeServing
 from .tierlog import LineTierLog
@@ -40,8 +40,13 @@ if TYPE_CHECKING:
 TOKENISE_THREADS = 2
 MODEL_LOAD_S = 1800.0
 RECALL_S = 60.0
-LANE_RESTARTS = RestartLimit(10, 60.0)
+LANES_LIMIT = RestartLimit(10, 60.0)
 """A request that crashes lanes takes two restarts to be found out: five of them a minute are survived."""
+LANES_BACKOFF = Backoff(max_s=1.0)
+SERVING_LIMIT = RestartLimit(1, 150.0)
+ROOT_LIMIT = RestartLimit(4, 600.0)
+"""A storm must end the process. So each window holds as many of the storms below it, of which one of lanes
+takes up to a minute, as its limit lets through and one more."""
 
 
 class Engine(StatefulEngine, Protocol):
@@ -116,17 +121,15 @@ def build_tree(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) 
         cache=cache,
     )
     http_spec = _http_spec(config, serving, cache, log, metrics)
-    lanes_spec = SupervisorSpec("lanes", lane_specs, limit=LANE_RESTARTS)
+    lanes_spec = SupervisorSpec("lanes", lane_specs, limit=LANES_LIMIT, backoff=LANES_BACKOFF)
     serving_spec = SupervisorSpec(
         "serving",
         [*([] if tiers is None else [tiers.spec]), lanes_spec, scheduler_spec],
         strategy="rest_for_one",
-        limit=RestartLimit(5, 60.0),
+        limit=SERVING_LIMIT,
     )
     storage = [] if tiers is None or tiers.disk is None else [tiers.disk.spec]
-    root = SupervisorSpec(
-        "root", [monitor_spec, *storage, serving_spec, http_spec], limit=RestartLimit(3, 60.0)
-    )
+    root = SupervisorSpec("root", [monitor_spec, *storage, serving_spec, http_spec], limit=ROOT_LIMIT)
     return Tree(root, scheduler, serving, pool, tiers, cache, engine.codec, http_spec)
 
 

@@ -191,3 +191,57 @@ async def test_three_lanes_share_requests_evenly() -> None:
         engine.gated = False
         for admission in admissions:
             await ended(admission)
+
+
+@virtual
+async def test_of_twelve_at_once_two_run_four_wait_and_six_are_told_when_to_come_back() -> None:
+    """B149."""
+    engine = FakeEngine(gated=True)
+    async with serving(batch=2, queue=4, engine=engine) as tree:
+        tasks = [asyncio.ensure_future(tree.submit(f"r{n}")) for n in range(12)]
+        await tree.kit.settle()
+        done = [task.result() for task in tasks if task.done()]
+        assert sum(isinstance(answer, Admitted) for answer in done) == 2
+        refusals = [answer for answer in done if isinstance(answer, Refused)]
+        assert [answer.code for answer in refusals] == ["queue_full"] * 6
+        assert all(LEAST_S <= (answer.retry_after_s or 0) <= MOST_S for answer in refusals)
+        engine.gated = False
+        answers = await asyncio.gather(*tasks)
+        for answer in answers:
+            if isinstance(answer, Admitted):
+                await ended(answer)
+        assert (await tree.scheduler.figures(1.0)).finished == 6
+
+
+@virtual
+async def test_requests_that_leave_the_queue_leave_the_others_alone() -> None:
+    """B044: numbers 2 and 4 of five that wait."""
+    engine = FakeEngine(gated=True)
+    async with serving(batch=1, queue=5, engine=engine) as tree:
+        running = await tree.submit("running")
+        tasks = [asyncio.ensure_future(tree.submit(f"w{n}")) for n in range(1, 6)]
+        await tree.kit.settle()
+        for leaver in (tasks[1], tasks[3]):
+            leaver.cancel()
+        await tree.kit.settle()
+        engine.gated = False
+        await ended(running)
+        for task in (tasks[0], tasks[2], tasks[4]):
+            await ended(await task)
+        assert engine.inserted == ["running", "w1", "w3", "w5"]
+        figures = await tree.scheduler.figures(1.0)
+        assert (figures.cancelled, figures.finished) == (2, 4)
+
+
+@virtual
+async def test_requests_that_come_while_the_lane_is_down_wait_for_it() -> None:
+    """B073."""
+    engine = FakeEngine()
+    async with serving(batch=2, queue=20, engine=engine) as tree:
+        await ended(await tree.submit("before"))
+        tree.kit.system.crash("lanes/0")
+        tasks = [asyncio.ensure_future(tree.submit(f"r{n}")) for n in range(20)]
+        for task in tasks:
+            await ended(await task)
+        tree.kit.failure("lanes/0")
+        assert engine.inserted == ["before", *(f"r{n}" for n in range(20))]
