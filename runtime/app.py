@@ -43,8 +43,8 @@ RECALL_S = 60.0
 LANES_LIMIT = RestartLimit(10, 60.0)
 """A request that crashes lanes takes two restarts to be found out: five of them a minute are survived."""
 LANES_BACKOFF = Backoff(max_s=1.0)
-SERVING_LIMIT = RestartLimit(1, 150.0)
-ROOT_LIMIT = RestartLimit(4, 600.0)
+SERVING_LIMIT = RestartLimit(2, 200.0)
+ROOT_LIMIT = RestartLimit(4, 900.0)
 """A storm must end the process. So each window holds as many of the storms below it, of which one of lanes
 takes up to a minute, as its limit lets through and one more."""
 

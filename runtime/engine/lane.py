@@ -104,9 +104,17 @@ def _stepped(backend: LaneBackend) -> list[RowEvent]:
         raise LaneStepFailed(work.phase, work.rows, error) from error
 
 
+def _insert(backend: LaneBackend, request: RowRequest) -> None:
+    """Queue a row; what that raises comes out with the row as the one suspect."""
+    try:
+        backend.insert(request)
+    except Exception as error:
+        raise LaneStepFailed("step", frozenset({request.id}), error) from error
+
+
 def _obey(backend: LaneBackend, command: LaneCommand) -> None:
     match command:
         case Insert():
-            backend.insert(command.request)
+            _insert(backend, command.request)
         case Drop():
             backend.cancel(command.row_id)

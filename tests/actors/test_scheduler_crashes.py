@@ -12,7 +12,7 @@ from samovar.runtime.engine.port import Cancelled, Delta, Failed, Finished, Pref
 from samovar.runtime.kernel import InjectedCrash
 
 from tests.kit import virtual
-from tests.kit.engine import FakeEngine
+from tests.kit.engine import FakeBackend, FakeEngine
 
 from .tree import drain, serving, text
 
@@ -401,3 +401,29 @@ async def test_a_resumed_request_goes_on_from_the_state_that_the_cache_has() -> 
         failures(tree, "lanes/0", 1)
         assert tree.residency is not None
         assert (await tree.residency.figures(1.0)).leases == 0
+
+
+class _Refusing(FakeBackend):
+    def insert(self, request: RowRequest) -> None:
+        if request.tokens[0] == ord(POISON):
+            raise ValueError("no such row can be")
+        super().insert(request)
+
+
+class Uninsertable(FakeEngine):
+    def backend(self) -> FakeBackend:
+        return _Refusing(self)
+
+
+@virtual
+async def test_a_request_that_a_lane_cannot_even_take_in_fails_alone() -> None:
+    async with serving(batch=4, engine=Uninsertable()) as tree:
+        poison = await tree.admitted("poison", "!x")
+        healthy = [await tree.admitted(f"r{n}", max_tokens=40) for n in range(2)]
+        end = (await drain(poison))[-1]
+        assert isinstance(end, Failed)
+        assert "no such row can be" in end.message
+        for stream in healthy:
+            assert isinstance((await drain(stream))[-1], Finished)
+        await tree.kit.advance(1.0)
+        failures(tree, "lanes/0", 2)
