@@ -15,7 +15,7 @@ SMALLEST_CHUNK: Final = 16
 FIRST_CHUNK: Final = 32
 """Tokens of the first pass that streams wait for: nothing is known of the machine yet."""
 FIRST_FULL_CHUNK: Final = 128
-FULL_PASS_S: Final = 0.6
+FULL_PASS_S: Final = 0.7
 """The longest pass while nothing decodes: who arrives during it waits for its end."""
 
 _FADING: Final = 0.95
@@ -117,8 +117,8 @@ class PassBudget:
 class ChunkSizer:
     """Says what the next prefill pass may take. Passes are at most ``limit`` tokens.
 
-    While rows decode, a pass and a step together fit into ``gap_s`` (a pass gets a quarter of it in any
-    case). With nothing decoding a pass takes FULL_PASS_S at most, since whoever arrives waits for it; on a
+    While rows decode, a pass and a step together fit into ``gap_s``; a pass gets half a step's time in any
+    case, where steps are slow. With nothing decoding a pass takes FULL_PASS_S at most, since whoever arrives waits for it; on a
     machine that does ``limit`` tokens in less, all passes are full. Sizes at most double from one to the
     next, so that what is not known yet is found out in small steps.
     """
@@ -137,7 +137,7 @@ class ChunkSizer:
             return PassBudget(min(first, self.limit))
         if not decoding:
             return PassBudget(tokens, FULL_PASS_S, self._cost)
-        return PassBudget(tokens, max(self._gap_s - step_s, self._gap_s / 4), self._cost)
+        return PassBudget(tokens, max(self._gap_s - step_s, step_s / 2), self._cost)
 
     def record(self, tokens: int, context: float, seconds: float) -> None:
         """Learn from a pass. Tiny ones say little about a token."""

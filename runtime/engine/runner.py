@@ -9,7 +9,6 @@ step is a pass, from its launch to its end.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -50,7 +49,7 @@ class Runner:
         pool: BufferPool,
         suspects: Suspects,
         places: int,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float],
     ) -> None:
         self._loaded = loaded
         self._batch = batch
@@ -101,7 +100,7 @@ class Runner:
         """Do one decode step and/or one prefill pass; see the module's docstring for the order."""
         events, self._outbox = self._outbox, []
         self._admit()
-        if not self._regroup() and self._decoding and self._prefill.running is None:
+        if not self._regroup() and self._decoding_rows and self._prefill.running is None:
             self._start_pass(decoding=True)  # not before the first step of rows that have just joined
         fresh = [*self._decode(), *self._pass_alone()]
         for event in fresh:
@@ -114,7 +113,7 @@ class Runner:
 
     def figures(self) -> LaneFigures:
         """Return the figures; step times are the gaps that decoding rows saw, prefill included."""
-        decoding = sum(not row.ended for row in self._batch.rows)
+        decoding = self._decoding_rows
         p50, p99 = self._steps.window.percentiles_ms()
         return LaneFigures(
             rows=decoding,
@@ -142,8 +141,7 @@ class Runner:
         """Give free places to waiting rows, oldest first."""
         self._prefill.drop_ended()
         self._ready = [row for row in self._ready if not row.ended]
-        held = len(self._prefill.queue.rows) + len(self._ready)
-        held += sum(not row.ended for row in self._batch.rows)
+        held = len(self._prefill.queue.rows) + len(self._ready) + self._decoding_rows
         while self._waiting and held < self._places:
             row = self._waiting.popleft()
             if not row.ended:
@@ -175,8 +173,8 @@ class Runner:
         return bool(joining)
 
     @property
-    def _decoding(self) -> bool:
-        return any(not row.ended for row in self._batch.rows)
+    def _decoding_rows(self) -> int:
+        return sum(not row.ended for row in self._batch.rows)
 
     def _decode(self) -> Iterator[RowEvent]:
         batch = self._batch
@@ -184,7 +182,7 @@ class Runner:
             yield from self._advance(batch)
         else:
             self._steps.paused()
-        for _, events in self._publisher.settle(wait=not self._decoding):
+        for _, events in self._publisher.settle(wait=self._decoding_rows == 0):
             yield from events
 
     def _advance(self, batch: DecodeGroups) -> Iterator[RowEvent]:
@@ -220,7 +218,7 @@ class Runner:
 
         Not while rows are ready to decode: their first step would wait for it.
         """
-        if self._decoding:
+        if self._decoding_rows:
             return
         if self._prefill.running is None and not self._ready:
             self._start_pass(decoding=False)

@@ -152,6 +152,14 @@ def test_one_odd_pass_does_not_decide_the_next_chunk() -> None:
     assert sizer.budget(decoding=True, step_s=0.0).grant(0, 5000) > usual * 0.6
 
 
+def test_slow_steps_leave_a_pass_half_a_step() -> None:
+    sizer = ChunkSizer(512, GAP_S)
+    for _ in range(5):
+        sizer.record(64, 32, 64 * EACH)
+    granted = sizer.budget(decoding=True, step_s=0.5).grant(0, 500)
+    assert granted * EACH == pytest.approx(0.25, rel=0.1)
+
+
 def test_what_is_too_slow_for_any_gap_still_gets_somewhere() -> None:
     sizer = ChunkSizer(512, GAP_S)
     for _ in range(5):
