@@ -9,6 +9,7 @@ two operations of the disk can happen.
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 from collections import deque
@@ -16,6 +17,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from samovar.runtime.kernel import cell, turn
 from samovar.runtime.kernel import threads as kernel_threads
 
 from tests.kit.loop import VirtualLoop
@@ -110,9 +112,11 @@ class Turns:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Let the kernel make its threads here."""
+        """Let the kernel make its threads here, and no actor give way because real time has passed."""
         kept = kernel_threads.threading, kernel_threads.queue, kernel_threads.ThreadPoolExecutor
         module: Any = kernel_threads
+        turn_s = turn.TURN_S
+        turn.TURN_S = cell.TURN_S = math.inf  # type: ignore[misc]
         module.threading = SimpleNamespace(Thread=self._thread, Condition=threading.Condition)
         module.queue = SimpleNamespace(SimpleQueue=lambda: Inbox(self), Empty=queue.Empty)
         module.ThreadPoolExecutor = lambda _, thread_name_prefix: OneThread(self, thread_name_prefix)
@@ -120,6 +124,7 @@ class Turns:
             yield
         finally:
             module.threading, module.queue, module.ThreadPoolExecutor = kept
+            turn.TURN_S = cell.TURN_S = turn_s  # type: ignore[misc]
 
     def _thread(self, *, target: Callable[[], None], name: str, daemon: bool) -> Strand:
         return Strand(self, target, name, daemon=daemon)
