@@ -23,6 +23,7 @@ from samovar.runtime.kernel import (
     AskTimeout,
     ForeignCancellation,
     Unanswered,
+    cell,
     turn,
 )
 from samovar.runtime.kernel.handoff import MAX_DEPTH
@@ -54,6 +55,7 @@ def on_loops(
         @functools.wraps(test)
         def run(loop: str, monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> None:
             monkeypatch.setattr(turn, "TURN_S", turn_s)
+            monkeypatch.setattr(cell, "TURN_S", turn_s)
             errors: list[Any] = []
 
             async def checked() -> None:
