@@ -117,10 +117,10 @@ class PassBudget:
 class ChunkSizer:
     """Says what the next prefill pass may take. Passes are at most ``limit`` tokens.
 
-    While rows decode, a pass and a step together fit into ``gap_s``; a pass gets half a step's time in any
-    case, where steps are slow. With nothing decoding a pass takes FULL_PASS_S at most, since whoever arrives waits for it; on a
-    machine that does ``limit`` tokens in less, all passes are full. Sizes at most double from one to the
-    next, so that what is not known yet is found out in small steps.
+    While rows decode, a pass and a step together fit into ``gap_s``; where steps are slow, a pass gets half
+    a step's time in any case. With nothing decoding a pass takes FULL_PASS_S at most, since whoever arrives
+    waits for it; on a machine that does ``limit`` tokens in less, all passes are full. Sizes at most double
+    from one to the next, so that what is not known yet is found out in small steps.
     """
 
     def __init__(self, limit: int, gap_s: float) -> None:
