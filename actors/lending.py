@@ -206,10 +206,7 @@ class Lender:
                 self._settle(pending, "restore_failed" if pending.failed else None)
             return
         pending.seen = max(pending.seen, match.diverged_at)
-        under_way = self._restores.of(match.entry)
-        if under_way is not None:
-            self._restores.join(pending, under_way)
-        elif (
+        if (
             self.gate.shuns(match.entry, self._ctx.now_s())
             and pending.failed
             and self._may_look_again(pending)
@@ -219,7 +216,12 @@ class Lender:
             self._restore(pending, match.entry, gain)
 
     def _restore(self, pending: Pending[Take], entry: StoredEntry, gain: int) -> None:
+        """Wait for a file to be read if what it adds is worth that, whether others want it too or not."""
         reason = self.gate.why_not(entry, gain, pending.take.prefill_tps, self._ctx.now_s())
+        under_way = self._restores.of(entry)
+        if reason is None and under_way is not None:
+            self._restores.join(pending, under_way)
+            return
         if reason is None and self._restores.running >= self._options.restores:
             reason = "busy"
         if reason is not None or self._readers is None:

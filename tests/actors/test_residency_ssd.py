@@ -334,6 +334,26 @@ async def test_ssd_must_add_enough_tokens() -> None:
 
 
 @virtual
+async def test_nobody_waits_for_anothers_restore_that_is_not_worth_it_to_him() -> None:
+    """B065: a prompt that began with the same few tokens waited for the whole of a slow read."""
+    async with Cache(restore_min_tokens=3) as cache:
+        entry = cache.disk.hold(checkpoint(1, 2, 3, 4, 5))
+        cache.disk.open.clear()
+        slow = asyncio.create_task(cache.take(1, 2, 3, 4, 5, 6))
+        await cache.kit.settle()
+        taken = await cache.take(1, 2, 9, 9, 9, 9)
+        assert (taken.tier, taken.length, taken.miss_reason) == ("none", 0, "below_restore_min")
+        joining = asyncio.create_task(cache.take(1, 2, 3, 9))
+        await cache.kit.settle()
+        cache.disk.open.set()
+        assert [((await take).tier, (await take).length) for take in (slow, joining)] == [
+            ("ssd", 5),
+            ("ssd", 3),
+        ]
+        assert cache.disk.restores == [entry.id]
+
+
+@virtual
 async def test_an_explanation_names_both_tiers() -> None:
     async with Cache() as cache:
         await cache.put(checkpoint(1, 2))

@@ -212,6 +212,44 @@ def spoil(disk: FaultDisk, path: Path | None) -> None:
     disk.put(path, bytes(data))
 
 
+@pytest.mark.parametrize("goes", ["evicted", "removed by hand"])
+def test_b065_a_file_that_goes_while_it_is_read_slowly_costs_nobody_anything(goes: str) -> None:
+    """B065: in the middle of a restore the cap wants the file's room, or somebody removes it."""
+    body = numbered(65, 1500)
+
+    async def scenario() -> None:
+        (expected,) = await cold(body)
+        disk = FaultDisk()
+        async with serving(None, disk, *DISK) as server:
+            await server.talk(body, max_tokens=8)
+            await server.flush()
+        disk = disk.kill()
+        path, size = file_of(disk, 1500), len(disk.files()[file_of(disk, 1500)])
+        disk.short_read_bytes = size // 20
+        async with serving(None, disk, *DISK, f"cache.ssd.max={size + size // 2}B") as server:
+            gate = Gate(disk, "read")
+            try:
+                talk = asyncio.ensure_future(server.talk(body, max_tokens=8))
+                await server.until(lambda _: gate.held > 0)
+                gate.allow(10)
+                await server.until(lambda _: gate.held > 10)
+                if goes == "evicted":
+                    await server.talk(numbered(66, 1500), max_tokens=8)
+                    await server.call("POST", "/admin/cache/flush")
+                    assert path not in disk.files()
+                else:
+                    disk.unlink(path)
+            finally:
+                gate.open()
+            answer = await talk
+            assert (answer.text, answer.tier, answer.cached) == (expected, "ssd", answer.whole)
+            stats = await server.stats()
+            assert stats["ssd_cache"]["corrupt"] == stats["ssd_cache"]["restore_failures"] == 0
+            assert (await server.talk(body, max_tokens=8)).text == expected
+
+    run(scenario())
+
+
 # --- writes -----------------------------------------------------------------------------------------
 
 
