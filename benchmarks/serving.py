@@ -198,6 +198,15 @@ def compare(run: Comparison, contenders: list[Contender], rounds: int) -> None:
             print(f"round {number}: {contender.peer.name}, {time.monotonic() - begun_s:.0f} s", flush=True)
 
 
+def note_short_replies(contender: Contender, scale: Scale) -> None:
+    """Say so where the model ended a reply early: the rates of such a run are not quite comparable."""
+    tokens = contender.samples.get("tokens", [])
+    if short := [count for count in tokens if count < scale.reply_tokens]:
+        contender.notes.append(
+            f"{len(short)} of {len(tokens)} replies ended early, one at {min(short):.0f} tokens"
+        )
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -285,6 +294,8 @@ def main() -> None:
         environments, model, QUICK if args.quick else FULL, args.seed, begun_s + args.limit_min * 60.0
     )
     compare(run, contenders, args.rounds or (1 if args.quick else 2))
+    for contender in contenders:
+        note_short_replies(contender, run.scale)
     result = record(run, contenders, skipped, time.monotonic() - begun_s)
     samples = {contender.peer.name: contender.samples for contender in contenders}
     print(show(lines(samples), goals(samples), list(samples)))

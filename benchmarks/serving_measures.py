@@ -55,7 +55,7 @@ QUICK = Scale(
     cold_tokens=400,
     rival_tokens=600,
     watched_tokens=60,
-    load_tokens=40,
+    load_tokens=64,
     arrivals=4,
 )
 
