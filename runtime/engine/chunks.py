@@ -22,6 +22,7 @@ _FADING: Final = 0.95
 _RISE: Final = 0.5
 _FALL: Final = 0.25
 _ODD: Final = 2.0
+_EARLY: Final = 4
 _GROWTH: Final = 2
 _EVEN: Final = 16
 """Chunks of eight times this and more are multiples of it: matrix kernels waste less on those."""
@@ -34,18 +35,20 @@ class PassCost:
 
     Two speeds: the shape (``each`` and ``attention``) follows the last twenty passes or so, the level of the
     whole only the last few, faster up than down. A pass counts for at most twice what was expected of it, so
-    one odd pass decides nothing and a machine that has become slower is followed within a few passes.
+    one odd pass decides nothing and a machine that has become slower is followed within a few passes. The
+    first few may have waited for kernels to be compiled: a much faster one among them starts the count anew.
     """
 
     def __init__(self) -> None:
-        self._weight = self._context = self._seconds = self._squares = self._products = 0.0
+        self._passes = 0
         self._each = self._attention = 0.0
         self._level = 1.0
+        self._forget()
 
     @property
     def known(self) -> bool:
         """Whether a pass was recorded."""
-        return self._weight > 0.0
+        return self._passes > 0
 
     def seconds(self, tokens: int, context: float) -> float:
         """Return what ``tokens`` behind ``context`` others will take."""
@@ -61,12 +64,19 @@ class PassCost:
     def record(self, tokens: int, context: float, seconds: float) -> None:
         """Learn from a pass of ``tokens`` whose middle was at ``context``."""
         a_token = expected = seconds / tokens
-        if self.known:
+        if self._passes:
             expected = self._a_token(context)
+            if self._passes < _EARLY and a_token < expected / _ODD:
+                self._forget()
+                expected = a_token
             a_token = min(max(a_token, expected / _ODD), expected * _ODD)
         self._fit(float(tokens), context, a_token)
         expected += (_RISE if a_token > expected else _FALL) * (a_token - expected)
         self._level = expected / (self._each + self._attention * context)
+        self._passes += 1
+
+    def _forget(self) -> None:
+        self._weight = self._context = self._seconds = self._squares = self._products = 0.0
 
     def _a_token(self, context: float) -> float:
         return self._level * (self._each + self._attention * context)

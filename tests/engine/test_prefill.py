@@ -152,6 +152,18 @@ def test_one_odd_pass_does_not_decide_the_next_chunk() -> None:
     assert sizer.budget(decoding=True, step_s=0.0).grant(0, 5000) > usual * 0.6
 
 
+def test_a_first_pass_that_waited_for_kernels_is_forgotten() -> None:
+    sizer = ChunkSizer(2048, GAP_S)
+    sizer.record(128, 64, 5.0)
+    sizer.record(16, 8, 16e-5)
+    assert sizer.budget(decoding=False, step_s=0.0).grant(0, 5000) == 256
+    later = ChunkSizer(2048, GAP_S)
+    for _ in range(10):
+        later.record(128, 64, 5.0)
+    later.record(16, 8, 16e-5)
+    assert later.budget(decoding=True, step_s=0.0).grant(0, 5000) == SMALLEST_CHUNK
+
+
 def test_slow_steps_leave_a_pass_half_a_step() -> None:
     sizer = ChunkSizer(512, GAP_S)
     for _ in range(5):
