@@ -16,6 +16,7 @@ from ..storage.directory_errors import DirectoryError
 from ..storage.directory_figures import DirectoryFigures
 from .disk_jobs import DiskJobs, answering, telling
 from .outbox import Outbox
+from .tiers import Sought
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from ..storage.directory import CheckpointDirectory
     from ..storage.directory_figures import OpenReport
     from ..storage.entry import StoredEntry
-    from ..storage.index import Match
     from ..storage.reservation import Reservation
     from ..storage.spec import CheckpointSpec
     from ..storage.tokens import TokenIds
@@ -60,7 +60,7 @@ class Withdrawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Find(Ask["Match[StoredEntry] | None"]):
+class Find(Ask[Sought]):
     """The longest usable stored prefix of more than ``longer_than`` tokens, at most all but the last."""
 
     tokens: TokenIds
@@ -227,8 +227,7 @@ class ArchiveActor(Actor[ArchiveMessage]):
         """Answer from memory, or queue for the disk."""
         match message:
             case Find():
-                found = self._directory.find(message.tokens, message.namespace, message.longer_than)
-                self.ctx.reply(message, found)
+                self.ctx.reply(message, self._find(message))
             case Covers():
                 self.ctx.reply(message, self._directory.covers(message.tokens, message.namespace))
             case GetEntries():
@@ -251,6 +250,12 @@ class ArchiveActor(Actor[ArchiveMessage]):
         self._stopping = True
         self._touch_used()
         await self._disk.drain()
+
+    def _find(self, message: Find) -> Sought:
+        match = self._directory.find(message.tokens, message.namespace, message.longer_than)
+        if match is not None:
+            return Sought(match, match.diverged_at)
+        return Sought(None, self._directory.common_prefix(message.tokens, message.namespace))
 
     def _change(
         self, message: Reserve | Commit | Abandon | Touch | Quarantine | Forget | Clear | TouchNow
@@ -362,9 +367,7 @@ class Archive:
     def __init__(self, ref: ActorRef[ArchiveMessage]) -> None:
         self.ref = ref
 
-    async def find(
-        self, tokens: TokenIds, namespace: str, longer_than: int, timeout_s: float
-    ) -> Match[StoredEntry] | None:
+    async def find(self, tokens: TokenIds, namespace: str, longer_than: int, timeout_s: float) -> Sought:
         """Return the longest stored prefix of more than ``longer_than`` tokens, at most all but the last."""
         return await self.ref.ask(Find(tokens, namespace, longer_than), timeout_s)
 

@@ -76,7 +76,7 @@ def is_harm(error: Exception | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What both tiers have for a prompt of ``prompt_tokens``, of which ``shared`` are known to RAM.
+    """What both tiers have for a prompt of ``prompt_tokens``, of which ``shared`` are known.
 
     ``nothing``: why RAM has nothing, where it has nothing. ``ssd_failed``: the archive could not answer.
     """
@@ -105,7 +105,7 @@ class Candidates:
             stored_tokens=0 if lent is None else len(lent.entry.tokens),
             ram_tokens=in_ram,
             ssd_tokens=in_ssd,
-            diverged_at=max(self.shared, 0 if ssd is None else ssd.diverged_at),
+            diverged_at=self.shared,
             reason=reason or (self.nothing if lent is None else None),
             restore_ms=None if ssd is None else gate.estimate_ms(ssd.entry, now_s),
         )

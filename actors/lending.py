@@ -15,7 +15,7 @@ from ..storage.entry import key_digest
 from .gate import RestoreGate, is_harm, servable
 from .reader import RestoreJob
 from .restores import Pending, Restore, Restores
-from .tiers import Lease, Taken
+from .tiers import NOTHING_SOUGHT, Lease, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from ..runtime.engine.checkpoint import Checkpoint
     from ..runtime.kernel import Context
     from ..storage.entry import StoredEntry
-    from ..storage.index import Match
     from ..storage.tokens import TokenIds
     from .ram_tier import Entry, RamTier
     from .reader import Restored
     from .residency import ResidencyMessage
-    from .tiers import ArchivePort, MissReason, ReadersPort, ResidencyCounts, ResidencyOptions
+    from .tiers import ArchivePort, MissReason, ReadersPort, ResidencyCounts, ResidencyOptions, Sought
 
 LOOKUPS_PER_TAKE: Final = 3
 """How often one take asks SSD: once, and again when a restore failed or RAM let go of its match."""
@@ -64,7 +63,7 @@ class Found:
     """SSD was asked for a take (from a task). ``error``: it could not answer."""
 
     take_id: int
-    match: Match[StoredEntry] | None
+    sought: Sought
     error: Exception | None = None
 
 
@@ -180,8 +179,8 @@ class Lender:
         pending.known = self._in_ram(take)
         self._ctx.spawn(
             archive.find(take.tokens, take.namespace, pending.known, self._options.find_timeout_s),
-            lambda match: Found(take.id, match),
-            lambda error: Found(take.id, None, error),
+            lambda sought: Found(take.id, sought),
+            lambda error: Found(take.id, NOTHING_SOUGHT, error),
         )
 
     @staticmethod
@@ -193,7 +192,8 @@ class Lender:
         pending = self._restores.looked_up(message.take_id)
         if pending is None:
             return
-        match, take = message.match, pending.take
+        match, take = message.sought.match, pending.take
+        pending.seen = max(pending.seen, message.sought.shared)
         if message.error is not None:
             self._settle(pending, "lookup_failed")
             return
@@ -205,7 +205,6 @@ class Lender:
             else:
                 self._settle(pending, "restore_failed" if pending.failed else None)
             return
-        pending.seen = max(pending.seen, match.diverged_at)
         if (
             self.gate.shuns(match.entry, self._ctx.now_s())
             and pending.failed
@@ -326,7 +325,9 @@ class Lender:
         take = pending.take
         match = self._ram.longest(take.tokens, take.namespace, take.session)
         if match is None:
-            self._miss(pending, reason or self.why_nothing(take.tokens, take.namespace), pending.seen)
+            self._miss(
+                pending, reason or self.why_nothing(take.tokens, take.namespace, pending.seen), pending.seen
+            )
             return
         entry, now_s = match.entry, self._ctx.now_s()
         lease = Lease(take.id, entry.checkpoint, match.length)
@@ -350,12 +351,14 @@ class Lender:
             self._counts.misses += 1
             self._counts.prompt_tokens += len(take.tokens)
 
-    def why_nothing(self, tokens: TokenIds, namespace: str) -> MissReason:
-        """Return why neither tier has anything for a prompt."""
+    def why_nothing(self, tokens: TokenIds, namespace: str, on_disk: int) -> MissReason:
+        """Return why neither tier has anything for a prompt, of which files share ``on_disk`` tokens."""
         if not self._options.max_bytes:
             return "cache_off"
         reason = self._ram.why_nothing(tokens, namespace)
-        return "no_match" if reason == "empty" and self._archive is not None else reason
+        if self._archive is None or reason not in {"empty", "no_match"}:
+            return reason
+        return "untrimmable" if on_disk >= max(1, self._options.min_tokens) else "no_match"
 
     def release(self, lease_id: int) -> None:
         """End a lease, or a take that waits."""

@@ -29,6 +29,7 @@ from .gate import Candidates
 from .lending import Found, Lender, LookAgain, Release, RestoreEnded, Take
 from .ram_tier import Draining, RamTier
 from .tiers import (
+    NOTHING_SOUGHT,
     ClearReport,
     ClearTier,
     DrainReport,
@@ -43,9 +44,8 @@ if TYPE_CHECKING:
 
     from ..runtime.engine.checkpoint import Checkpoint, MemoryGauge
     from ..storage.entry import StoredEntry
-    from ..storage.index import Match
     from ..storage.tokens import TokenIds
-    from .tiers import ArchivePort, DurabilityPort, ReadersPort, ResidencyCounts, ResidencyOptions
+    from .tiers import ArchivePort, DurabilityPort, ReadersPort, ResidencyCounts, ResidencyOptions, Sought
 
 PROVISIONAL_S: Final = 2.0
 """How long a provisional checkpoint is not written unless it is asked for: a short reply supersedes it."""
@@ -117,7 +117,7 @@ class Explained:
 
     explain: Explain
     answer: Deferred[Explanation]
-    match: Match[StoredEntry] | None
+    sought: Sought
     failed: bool = False
 
 
@@ -387,7 +387,7 @@ class ResidencyActor(Actor[ResidencyMessage]):
     def _explain(self, message: Explain) -> None:
         if self._archive is None or not self._options.max_bytes:
             self._explains += 1
-            self._administer(Explained(message, self.ctx.defer(message), None))
+            self._administer(Explained(message, self.ctx.defer(message), NOTHING_SOUGHT))
             return
         if self._explains >= ADMIN_ASKS:
             self._refuse(message)
@@ -396,8 +396,8 @@ class ResidencyActor(Actor[ResidencyMessage]):
         answer = self.ctx.defer(message)
         self.ctx.spawn(
             self._archive.find(message.tokens, message.namespace, 0, self._options.find_timeout_s),
-            lambda match: Explained(message, answer, match),
-            lambda _: Explained(message, answer, None, failed=True),
+            lambda sought: Explained(message, answer, sought),
+            lambda _: Explained(message, answer, NOTHING_SOUGHT, failed=True),
         )
 
     def _explanation(self, message: Explained) -> Explanation:
@@ -405,9 +405,9 @@ class ResidencyActor(Actor[ResidencyMessage]):
         candidates = Candidates(
             prompt_tokens=len(tokens),
             ram=self._ram.longest(tokens, namespace, None),
-            ssd=message.match,
-            shared=self._ram.entries.index.common_prefix(tokens, namespace),
-            nothing=self._lender.why_nothing(tokens, namespace),
+            ssd=message.sought.match,
+            shared=max(message.sought.shared, self._ram.entries.index.common_prefix(tokens, namespace)),
+            nothing=self._lender.why_nothing(tokens, namespace, message.sought.shared),
             ssd_failed=message.failed,
         )
         return candidates.explain(self._lender.gate, message.explain.prefill_tps, self.ctx.now_s())

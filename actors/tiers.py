@@ -6,7 +6,7 @@ The ports are the faces of ``archive.py``, ``reader.py`` and ``durability.py`` a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from ..storage.restore_cost import RestoreCost
 from ..storage.retention import LeastRecentlyUsed
@@ -236,12 +236,22 @@ class ClearReport:
     ssd: int
 
 
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What SSD has for a prompt. ``shared``: how many of its tokens any file begins with, usable or not."""
+
+    match: Match[StoredEntry] | None = None
+    shared: int = 0
+
+
+NOTHING_SOUGHT: Final = Sought()
+"""What is known of SSD where it could not be asked."""
+
+
 class ArchivePort(Protocol):
     """The SSD tier's index and files."""
 
-    async def find(
-        self, tokens: TokenIds, namespace: str, longer_than: int, timeout_s: float, /
-    ) -> Match[StoredEntry] | None:
+    async def find(self, tokens: TokenIds, namespace: str, longer_than: int, timeout_s: float, /) -> Sought:
         """Return the longest stored prefix of more than ``longer_than`` tokens. Raises AskError."""
         ...
 

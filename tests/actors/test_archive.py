@@ -7,6 +7,7 @@ import errno
 
 import pytest
 from samovar.actors.archive import JOB_LIMIT, Commit, Reserve, Withdrawn
+from samovar.actors.tiers import Sought
 from samovar.actors.writer import WriteJob
 from samovar.runtime.kernel import ActorCrashed, AskTimeout, Overloaded, Rejected, StartFailed
 from samovar.storage.directory_errors import NoRoom, ReservationVoid
@@ -84,10 +85,10 @@ async def test_a_start_finds_what_the_last_run_stored() -> None:
     async with storage(tree.disk) as again:
         assert again.opened[0].entries == 2
         assert await again.stored() == [[1, 2], [3, 4]]
-        match = await again.archive.find(TokenIds.of((1, 2, 9)), "", 0, 5.0)
-        assert match is not None
-        assert match.length == 2
-        assert await again.archive.find(TokenIds.of((3, 4, 9)), "", 0, 5.0) is None
+        found = await again.archive.find(TokenIds.of((1, 2, 9)), "", 0, 5.0)
+        assert found.match is not None
+        assert (found.match.length, found.shared) == (2, 2)
+        assert await again.archive.find(TokenIds.of((3, 4, 9)), "", 0, 5.0) == Sought()
         assert await again.archive.covers(TokenIds.of((3, 4)), "adapter", 5.0)
 
 
@@ -104,7 +105,7 @@ async def test_lookups_are_answered_while_the_disk_hangs() -> None:
         assert await tree.archive.covers(TokenIds.of((1, 2)), "", 0.1)
         assert (await tree.archive.figures(0.1)).entries == 1
         assert len(await tree.archive.entries(0.1)) == 1
-        assert await tree.archive.find(TokenIds.of((1, 2, 3)), "", 2, 0.1) is None
+        assert await tree.archive.find(TokenIds.of((1, 2, 3)), "", 2, 0.1) == Sought(None, 2)
         assert not reserving.done()
         gate.open()
         tree.archive.abandon(await tree.patiently(reserving))
@@ -114,10 +115,10 @@ async def test_lookups_are_answered_while_the_disk_hangs() -> None:
 async def test_a_find_beyond_what_is_known_says_nothing() -> None:
     async with storage() as tree:
         await store(tree, checkpoint(1, 2, 3))
-        match = await tree.archive.find(TokenIds.of((1, 2, 3, 4)), "", 2, 5.0)
-        assert match is not None
-        assert match.length == 3
-        assert await tree.archive.find(TokenIds.of((1, 2, 3, 4)), "", 3, 5.0) is None
+        found = await tree.archive.find(TokenIds.of((1, 2, 3, 4)), "", 2, 5.0)
+        assert found.match is not None
+        assert found.match.length == 3
+        assert await tree.archive.find(TokenIds.of((1, 2, 3, 4)), "", 3, 5.0) == Sought(None, 3)
 
 
 # -- reservations -------------------------------------------------------------------------------------

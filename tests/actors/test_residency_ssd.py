@@ -158,6 +158,18 @@ async def test_ssd_is_not_asked_when_ram_has_everything() -> None:
 
 
 @virtual
+async def test_b023_a_file_that_cannot_be_shortened_is_named_as_the_reason() -> None:
+    """B023: after a restart RAM is empty and knows nothing of it."""
+    async with Cache(min_tokens=2) as cache:
+        cache.disk.hold(checkpoint(1, 2, 3, 4, trimmable=False))
+        taken = await cache.take(1, 2, 3, 9)
+        assert (taken.tier, taken.miss_reason, taken.diverged_at) == ("none", "untrimmable", 3)
+        explanation = await cache.residency.explain(TokenIds.of([1, 2, 3, 9]), "", None, 1.0)
+        assert (explanation.reason, explanation.diverged_at) == ("untrimmable", 3)
+        assert (await cache.take(1, 9, 9)).miss_reason == "no_match"
+
+
+@virtual
 async def test_ssd_wins_only_when_strictly_longer() -> None:
     async with Cache() as cache:
         await cache.put(checkpoint(1, 2, 3, trimmable=False))

@@ -77,6 +77,7 @@ def test_b023_where_nothing_can_be_used_the_response_says_why(family: str) -> No
         async with serving(tiny(family), disk, *DISK) as server:
             await server.talk(body, max_tokens=8)
             await server.flush()
+        async with serving(tiny(family), disk.kill(), *DISK) as server:
             answer = await server.talk(body[:500], max_tokens=8)
             assert (answer.cached, answer.tier, answer.miss_reason) == (0, "none", "untrimmable")
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from samovar.actors.reader import Restored, RestoreJob
+from samovar.actors.tiers import Sought
 from samovar.runtime.engine.checkpoint import MemoryReading
 from samovar.runtime.kernel import AskTimeout, Rejected
 from samovar.storage.entry import StoredEntry, key_digest
-from samovar.storage.index import Match, PrefixIndex
+from samovar.storage.index import PrefixIndex
 from samovar.storage.spec import CheckpointSpec, LayerSpec, TensorSpec
 from samovar.storage.tokens import TokenIds
 
@@ -120,9 +121,7 @@ class FakeDisk:
 
     # -- as the archive ---------------------------------------------------------------------------------
 
-    async def find(
-        self, tokens: TokenIds, namespace: str, longer_than: int, timeout_s: float
-    ) -> Match[StoredEntry] | None:
+    async def find(self, tokens: TokenIds, namespace: str, longer_than: int, timeout_s: float) -> Sought:
         self.finds += 1
         if self.find_s > timeout_s:
             await asyncio.sleep(timeout_s)
@@ -131,7 +130,8 @@ class FakeDisk:
         if self.find_error is not None:
             raise self.find_error
         match = self.index.longest(tokens, namespace, len(tokens) - 1)
-        return match if match is not None and match.length > longer_than else None
+        shared = self.index.common_prefix(tokens, namespace)
+        return Sought(match if match is not None and match.length > longer_than else None, shared)
 
     def touch(self, entry_id: str) -> None:
         self.touched.append(entry_id)
