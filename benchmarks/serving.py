@@ -18,14 +18,9 @@ trying things out. JSON goes to ``--json``; the recorded result is benchmarks/re
 from __future__ import annotations
 
 import argparse
-import contextlib
-import http.client
 import json
 import os
 import platform
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,24 +31,19 @@ from typing import TYPE_CHECKING
 
 from samovar.runtime.engine.blas import preload_openblas
 
-from .peers import Environments, NotInstalled, Peer, environment, model_name, selected
+from .peers import Environments, NotInstalled, Peer, model_name, selected
 from .peers_model import float32_model
 from .serving_chat import Chat, ChatFailed, Prompts
 from .serving_measures import FULL, QUICK, Samples, Scale, measures
+from .serving_process import NoStart, Process, free_port
 from .serving_report import goals, lines, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import IO, Self
 
 START_S = 90.0
-STOP_S = 15.0
 REPLY_S = 120.0
 LEAST_S = 5.0
-
-
-class NoStart(Exception):
-    """A server did not come up. The message has the end of its output."""
 
 
 @dataclass
@@ -70,72 +60,6 @@ class Contender:
         """Add the samples of one measure."""
         for name, values in samples.items():
             self.samples.setdefault(name, []).extend(values)
-
-
-class Process:
-    """A server process in a group of its own, with a folder that lasts as long as it does."""
-
-    def __init__(self, command: list[str], port: int, folder: Path) -> None:
-        self._port = port
-        self._output: IO[bytes] = (folder / "output.log").open("w+b")
-        self._process = subprocess.Popen(
-            command,
-            env=environment(folder),
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the process and whatever it has started: politely, then by force."""
-        self._signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_S)
-        self._signal(signal.SIGKILL)
-        self._process.wait()
-        self._output.close()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.poll() is None
-
-    def wait_up(self, timeout_s: float) -> None:
-        """Wait until the server lists its models. Raises NoStart."""
-        until_s = time.monotonic() + timeout_s
-        while time.monotonic() < until_s:
-            if not self.alive:
-                raise NoStart(f"ended with {self._process.returncode}: {self.tail()}")
-            if self._answers():
-                return
-            time.sleep(0.1)
-        raise NoStart(f"did not come up in {timeout_s:.0f} s: {self.tail()}")
-
-    def tail(self) -> str:
-        """Return the last lines of what the server wrote."""
-        self._output.flush()
-        self._output.seek(0)
-        return " / ".join(self._output.read().decode(errors="replace").strip().splitlines()[-6:])
-
-    def _answers(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5.0)
-        try:
-            connection.request("GET", "/v1/models")
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
-
-    def _signal(self, number: signal.Signals) -> None:
-        try:
-            os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            return  # the whole group is gone
 
 
 @dataclass(frozen=True)
@@ -205,12 +129,6 @@ def note_short_replies(contender: Contender, scale: Scale) -> None:
         contender.notes.append(
             f"{len(short)} of {len(tokens)} replies ended early, one at {min(short):.0f} tokens"
         )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def gather(environments: Environments, names: str | None) -> tuple[list[Contender], dict[str, str]]:

@@ -1,0 +1,96 @@
+"""A server process of the serving benchmark: started in its own group, waited for, ended in any case."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from .peers import environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import IO, Self
+
+STOP_S = 15.0
+
+
+class NoStart(Exception):
+    """A server did not come up. The message has the end of its output."""
+
+
+class Process:
+    """A server process in a group of its own, with a folder that lasts as long as it does."""
+
+    def __init__(self, command: list[str], port: int, folder: Path) -> None:
+        self._port = port
+        self._output: IO[bytes] = (folder / "output.log").open("w+b")
+        self._process = subprocess.Popen(
+            command,
+            env=environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process and whatever it has started: politely, then by force."""
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_S)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        self._output.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def wait_up(self, timeout_s: float) -> None:
+        """Wait until the server lists its models. Raises NoStart."""
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s:
+            if not self.alive:
+                raise NoStart(f"ended with {self._process.returncode}: {self.tail()}")
+            if self._answers():
+                return
+            time.sleep(0.1)
+        raise NoStart(f"did not come up in {timeout_s:.0f} s: {self.tail()}")
+
+    def tail(self) -> str:
+        """Return the last lines of what the server wrote."""
+        self._output.flush()
+        self._output.seek(0)
+        return " / ".join(self._output.read().decode(errors="replace").strip().splitlines()[-6:])
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5.0)
+        try:
+            connection.request("GET", "/v1/models")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return  # the whole group is gone
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
