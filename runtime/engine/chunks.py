@@ -24,6 +24,7 @@ _FALL: Final = 0.25
 _ODD: Final = 2.0
 _EARLY: Final = 4
 _GROWTH: Final = 2
+_STRETCH: Final = 1.25
 _EVEN: Final = 16
 """Chunks of eight times this and more are multiples of it: matrix kernels waste less on those."""
 _NARROW: Final = 256
@@ -108,14 +109,17 @@ class PassBudget:
     def grant(self, context: int, wanted: int) -> int:
         """Return how many of ``wanted`` tokens behind ``context`` others a row may prefill, and take them.
 
-        The first row gets SMALLEST_CHUNK at least, whatever that takes: every pass gets somewhere.
+        The first row gets SMALLEST_CHUNK at least, whatever that takes: every pass gets somewhere. A quarter
+        more than fits is granted where that is the rest: a pass of its own would cost more.
         """
         fits = self._tokens
         if self._cost is not None:
             within = self._cost.tokens_within(self._seconds, context)
             if within >= 8 * _EVEN:
                 within -= within % _EVEN
-            fits = min(fits, within if self._granted else max(within, SMALLEST_CHUNK))
+            if not self._granted:
+                within = wanted if wanted <= _STRETCH * within else max(within, SMALLEST_CHUNK)
+            fits = min(fits, within)
         count = min(wanted, fits)
         self._tokens -= count
         if self._cost is not None:
