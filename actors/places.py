@@ -55,7 +55,7 @@ class Places:
 
     def __init__(self, lanes: Sequence[Lane], batch: int) -> None:
         self._places = [Place(lane) for lane in lanes]
-        self._batch = batch
+        self.batch = batch
 
     def __iter__(self) -> Iterator[Place]:
         return iter(self._places)
@@ -63,16 +63,16 @@ class Places:
     @property
     def capacity(self) -> int:
         """How many rows there are in all, on lanes that are down too."""
-        return self._batch * len(self._places)
+        return self.batch * len(self._places)
 
     @property
     def free(self) -> int:
         """How many more rows there is room for on the lanes that are up."""
-        return sum(self._batch - place.taken for place in self._places if place.up)
+        return sum(self.batch - place.taken for place in self._places if place.up)
 
     def has_room(self, place: Place) -> bool:
         """Whether a lane is up and has a free row."""
-        return place.up and place.taken < self._batch
+        return place.up and place.taken < self.batch
 
     def lightest(self) -> Place | None:
         """Return the lane with the least load that has room; the first of equals; None when none has."""

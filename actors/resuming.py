@@ -22,6 +22,9 @@ class Resuming:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._waiting
+
     def add(self, running: Running) -> None:
         """Let a request wait for a lane."""
         self._waiting[running.id] = running

@@ -198,8 +198,11 @@ class SchedulerActor(Actor[SchedulerMessage]):
 
     def _fits(self, waiting: Waiting) -> bool:
         """Whether a request fits beside all that run; what fits at all fits alone."""
-        budget, taken = self._options.kv_budget_bytes, self._seating.kv_bytes
-        return not budget or not taken or taken + waiting.asked.kv_bytes <= budget
+        budget = self._options.kv_budget_bytes
+        if not budget:
+            return True
+        taken = self._seating.kv_bytes
+        return not taken or taken + waiting.asked.kv_bytes <= budget
 
     def _row_ended(self, message: RowEnded) -> None:
         running = self._places.on(message.lane).rows.pop(message.event.id, None)
@@ -229,6 +232,10 @@ class SchedulerActor(Actor[SchedulerMessage]):
 
     def _ask_to_dispatch(self) -> None:
         self.ctx.self.tell(Dispatch())
+
+    def check_integrity(self) -> None:
+        """Assert that all books agree. For tests and idle moments, between two messages."""
+        self._seating.check_integrity()
 
     def _figures(self) -> SchedulerFigures:
         return SchedulerFigures(

@@ -229,3 +229,20 @@ class Seating:
         running.stream.push(event)
         self._let_go(running.id, running.lease_id)
         self._ledger.close(running)
+
+    def check_integrity(self) -> None:
+        """Assert that every running request is in exactly one place, and no lane is overfull."""
+        kept = {request_id: place for place in self._places for request_id in place.kept}
+        assert kept == {request_id: each.place for request_id, each in self._borrowing.items()}
+        placed = [running for place in self._places for running in place.rows.values()]
+        for running in placed:
+            assert self._ledger.get(running.id) is running, running.id
+        on_lanes = [running.id for running in placed]
+        assert len(on_lanes) == len(set(on_lanes)), on_lanes
+        for running in self._ledger:
+            found = (running.id in on_lanes) + (running.id in kept) + (running.id in self._resuming)
+            assert found == 1, f"{running.id} is in {found} places"
+        for place in self._places:
+            assert place.taken <= self._places.batch, place.lane.ref.path
+            trials = sum(running.mark is not None for running in place.rows.values())
+            assert trials <= 1, f"{trials} suspects on {place.lane.ref.path}"

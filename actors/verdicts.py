@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .ledger import Running
     from .stream import RequestStream
 
-CONVICTED_S: Final = 600.0
+CONVICTED_S: Final = 180.0
 """How long a convicted request is refused when it is sent again."""
 CONVICTS: Final = 256
 CONVICTING_CRASHES: Final = 2

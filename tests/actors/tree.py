@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -35,6 +35,8 @@ class Serving:
     pool: BlockingPool
     ledger: Ledger
     residency: Residency | None = None
+    schedulers: list[SchedulerActor] = field(default_factory=list)
+    keepers: list[ResidencyActor] = field(default_factory=list)
 
     async def __aenter__(self) -> Self:
         await self.kit.__aenter__()
@@ -72,7 +74,9 @@ def serving(
     """Return lanes and a scheduler; with ``cache`` over a RAM tier, with ``ssd`` over a disk tier too."""
     engine = engine or FakeEngine()
     pool = BlockingPool("tokenise", 1, limit=100)
-    keeper = _residency(ssd) if cache else None
+    schedulers: list[SchedulerActor] = []
+    keepers: list[ResidencyActor] = []
+    keeper = _residency(ssd, keepers) if cache else None
     residency = None if keeper is None else Residency(keeper.ref)
     lane_specs = [
         ChildSpec(
@@ -86,21 +90,23 @@ def serving(
     faces = [Lane(spec.ref) for spec in lane_specs]
     options = SchedulerOptions(batch=batch, queue=queue, max_tokens=16, kv_budget_bytes=kv_budget)
     ledger = Ledger()
-    scheduler = ChildSpec(
-        "scheduler",
-        lambda: SchedulerActor(
-            faces,
-            engine.codec(),
-            engine.info(),
-            pool,
-            options,
-            ledger=ledger,
-            residency=residency,
-            chance=lambda: 7,
-        ),
-        capacity=100,
-        on_restart="drop",
-    )
+
+    def scheduling() -> SchedulerActor:
+        schedulers.append(
+            SchedulerActor(
+                faces,
+                engine.codec(),
+                engine.info(),
+                pool,
+                options,
+                ledger=ledger,
+                residency=residency,
+                chance=lambda: 7,
+            )
+        )
+        return schedulers[-1]
+
+    scheduler = ChildSpec("scheduler", scheduling, capacity=100, on_restart="drop")
     limit = RestartLimit(restarts, 60.0)
     root = SupervisorSpec(
         "root",
@@ -112,17 +118,20 @@ def serving(
         strategy="rest_for_one",
         limit=limit,
     )
-    return Serving(KitSystem(root), engine, Scheduler(scheduler.ref), faces, pool, ledger, residency)
+    return Serving(
+        KitSystem(root), engine, Scheduler(scheduler.ref), faces, pool, ledger, residency, schedulers, keepers
+    )
 
 
-def _residency(ssd: FakeDisk | None) -> ChildSpec[ResidencyMessage]:
+def _residency(ssd: FakeDisk | None, keepers: list[ResidencyActor]) -> ChildSpec[ResidencyMessage]:
     options = ResidencyOptions(1 << 30, 1 << 30, min_tokens=4)
     counts = ResidencyCounts()
-    return ChildSpec(
-        "residency",
-        lambda: ResidencyActor(ssd, ssd, None, FakeGauge(), options, counts=counts),
-        capacity=1000,
-    )
+
+    def keeping() -> ResidencyActor:
+        keepers.append(ResidencyActor(ssd, ssd, None, FakeGauge(), options, counts=counts))
+        return keepers[-1]
+
+    return ChildSpec("residency", keeping, capacity=1000)
 
 
 async def drain(stream: RequestStream) -> list[StreamEvent]:

@@ -136,10 +136,29 @@ class Life:
         async with asyncio.timeout(PATIENCE_S), self.tree as tree:
             clients = [asyncio.ensure_future(self._be(client)) for client in self.clients]
             others = [asyncio.ensure_future(self._carry_out(crash)) for crash in self.crashes]
+            watching = asyncio.ensure_future(self._watch(tree))
             await asyncio.gather(*clients, *others)
+            watching.cancel()
+            await asyncio.wait({watching})
+            if not watching.cancelled():
+                watching.result()
             await tree.kit.advance(10.0)
+            self._check_books(tree)
             await self._check(tree)
             self._read_failures(tree)
+
+    async def _watch(self, tree: Serving) -> None:
+        """Compare the books of the actors now and then."""
+        while True:
+            self._check_books(tree)
+            await asyncio.sleep(self.chance.uniform(0.0, 0.2))
+
+    def _check_books(self, tree: Serving) -> None:
+        running = {each.path for each in tree.kit.system.figures() if each.state == "running"}
+        if "scheduler" in running:
+            tree.schedulers[-1].check_integrity()
+        if "residency" in running:
+            tree.keepers[-1].check_integrity()
 
     async def _carry_out(self, crash: Any) -> None:
         match crash:
