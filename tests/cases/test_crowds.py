@@ -248,6 +248,7 @@ def longest_wait(times_s: Sequence[float], began_s: float, ended_s: float) -> fl
     return max(after - before for before, after in itertools.pairwise([began_s, *inside, ended_s]))
 
 
+@pytest.mark.model
 def test_b139_huge_prompts_stop_neither_health_nor_streams(default_model_dir: Path) -> None:
     """B139: four clients send 5 MB contents and prompts of 140,000 tokens, all beyond the context."""
     huge, large = (
