@@ -69,6 +69,7 @@ class Admittance:
             request.top_logprobs,
             boundary=prompt.boundary,
             publish=self.publish,
+            stop_tokens=request.stop_tokens,
         )
 
     def _seeded(self, sampling: Sampling) -> Sampling:
@@ -78,7 +79,7 @@ class Admittance:
         return replace(sampling, seed=self.seed())
 
     def _bytes(self, tokens: int) -> int:
-        return self.model.kv.bytes_for(-(-tokens // CAPACITY_TOKENS) * CAPACITY_TOKENS)
+        return self.model.kv.peak_for(-(-tokens // CAPACITY_TOKENS) * CAPACITY_TOKENS)
 
     def _fits(self, tokens: int) -> bool:
         budget = self.options.kv_budget_bytes

@@ -31,6 +31,7 @@ class GenerationRequest:
     temperature_given: bool = True
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    stop_tokens: frozenset[int] = frozenset()
     top_logprobs: int | None = None
     template_kwargs: Mapping[str, object] = field(default_factory=dict[str, object])
     session_id: str | None = None

@@ -264,6 +264,12 @@ class KvCost:
         capped = sum(min(tokens, window) * each for window, each in self.windows)
         return self.fixed_bytes + round(tokens * self.token_bytes + capped)
 
+    def peak_for(self, tokens: int) -> int:
+        """Return the most bytes that a row takes on its way to ``tokens`` tokens: not yet quantised, perhaps."""
+        if self.before is None:
+            return self.bytes_for(tokens)
+        return max(self.bytes_for(tokens), self.before.bytes_for(min(tokens, max(self.start - 1, 0))))
+
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:

@@ -86,6 +86,7 @@ def parse_chat(
         temperature_given=fields.value("temperature") is not None,
         max_tokens=_max_tokens(fields, info),
         stop=_stops(fields),
+        stop_tokens=_stop_tokens(fields, info.vocab_size),
         top_logprobs=top_logprobs,
         template_kwargs=_template_kwargs(fields),
         session_id=_session(fields, headers),
@@ -188,6 +189,16 @@ def _stop(fields: Fields, name: str) -> str:
     if stop is None:
         raise bad_value(name, f"{name} must be a string, not null.")
     return stop
+
+
+def _stop_tokens(fields: Fields, vocab_size: int) -> frozenset[int]:
+    """Return ids that end the reply, as the model's own end tokens do: vLLM's name for them."""
+    given = fields.items("stop_token_ids", MAX_STOPS) or []
+    named = Fields({f"stop_token_ids[{index}]": token for index, token in enumerate(given)})
+    tokens = [named.integer(name, 0, vocab_size - 1) for name in named.present()]
+    if len(tokens) < len(given):
+        raise bad_value("stop_token_ids", "stop_token_ids must hold integers, not null.")
+    return frozenset(token for token in tokens if token is not None)
 
 
 def _top_logprobs(fields: Fields) -> int | None:

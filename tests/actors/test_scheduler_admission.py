@@ -245,3 +245,19 @@ async def test_requests_that_come_while_the_lane_is_down_wait_for_it() -> None:
             await ended(await task)
         tree.kit.failure("lanes/0")
         assert engine.inserted == ["before", *(f"r{n}" for n in range(20))]
+
+
+@virtual
+async def test_a_row_is_told_which_tokens_end_it() -> None:
+    engine = Recording()
+    async with serving(engine=engine) as tree:
+        asked = replace(request("a", "ab"), stop_tokens=frozenset({7}))
+        await ended(await tree.scheduler.submit(asked, 60.0))
+        assert engine.rows["a"].stop_tokens == {7}
+
+
+def test_a_row_that_is_quantised_late_is_counted_at_its_largest() -> None:
+    cost = KvCost(token_bytes=1.0, start=100, before=KvCost(token_bytes=4.0))
+    assert [cost.peak_for(tokens) for tokens in (0, 50, 99)] == [0, 200, 396]
+    assert cost.bytes_for(100) == 100
+    assert [cost.peak_for(tokens) for tokens in (100, 396, 1000)] == [396, 396, 1000]

@@ -55,6 +55,10 @@ def refused(body: dict[str, object]) -> HttpError:
         ({"stop": ["a", 3]}, "stop[1]", "a string"),
         ({"stop": {"a": 1}}, "stop", "a list"),
         ({"stop": ["abcde"] * 100_000}, "stop", "at most 16"),
+        ({"stop_token_ids": 7}, "stop_token_ids", "a list"),
+        ({"stop_token_ids": [7, "x"]}, "stop_token_ids[1]", "an integer"),
+        ({"stop_token_ids": [7, None]}, "stop_token_ids", "not null"),
+        ({"stop_token_ids": [INFO.vocab_size]}, "stop_token_ids[0]", f"to {INFO.vocab_size - 1}"),
         ({"presence_penalty": 3}, "presence_penalty", "from -2 to 2"),
         ({"frequency_penalty": "a"}, "frequency_penalty", "a number"),
         ({"repetition_penalty": 0}, "repetition_penalty", "greater than 0"),
@@ -243,6 +247,12 @@ def test_stops() -> None:
     assert request(stop=["a", "b"]).stop == ("a", "b")
     assert request(stop=[]).stop == ()
     assert len(request(stop=["x"] * 16).stop) == 16
+
+
+def test_stop_tokens() -> None:
+    assert request(stop_token_ids=[7, 8, 7]).stop_tokens == {7, 8}
+    assert request(stop_token_ids=[]).stop_tokens == set()
+    assert request().stop_tokens == set()
 
 
 def test_logprobs() -> None:
