@@ -265,7 +265,7 @@ class KvCost:
         return self.fixed_bytes + round(tokens * self.token_bytes + capped)
 
     def peak_for(self, tokens: int) -> int:
-        """Return the most bytes that a row takes on its way to ``tokens`` tokens: not yet quantised, perhaps."""
+        """Return the most bytes that a row takes on its way to ``tokens`` tokens, floats included."""
         if self.before is None:
             return self.bytes_for(tokens)
         return max(self.bytes_for(tokens), self.before.bytes_for(min(tokens, max(self.start - 1, 0))))
