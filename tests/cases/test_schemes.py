@@ -39,7 +39,7 @@ def kept(family: str, scheme: str, start: int, group: int = 64) -> TinyEngine:
 async def said(server: Server, prompt: str, begun: asyncio.Event) -> str:
     """Return the text of a reply; ``begun`` is set with its first piece."""
     text = ""
-    async for event in server.events(prompt, max_tokens=60):
+    async for event in server.events(prompt, max_tokens=150):
         if event != "[DONE]" and event["choices"]:
             text += event["choices"][0]["delta"].get("content") or ""
             if text:
@@ -55,7 +55,7 @@ def test_b122_quantised_rows_of_different_length_join_amid_a_reply(start: int) -
 
     async def alone() -> list[str]:
         async with serving(engine, None, *OFF, "lanes.batch=1") as server:
-            return [(await server.talk(prompt, max_tokens=60)).text for prompt in prompts]
+            return [(await server.talk(prompt, max_tokens=150)).text for prompt in prompts]
 
     async def scenario() -> None:
         expected = await alone()
@@ -65,9 +65,9 @@ def test_b122_quantised_rows_of_different_length_join_amid_a_reply(start: int) -
                 begun = asyncio.Event()
                 first = asyncio.ensure_future(said(server, prompts[order[0]], begun))
                 await begun.wait()
-                second = await server.talk(prompts[order[1]], max_tokens=60)
+                second = await server.talk(prompts[order[1]], max_tokens=150)
                 assert [await first, second.text] == [expected[place] for place in order]
-                assert (await server.part("lanes"))[0]["peak_rows"] == 2
+                await server.until(lambda stats: stats["lanes"][0]["peak_rows"] == 2)
 
     run(scenario())
 
