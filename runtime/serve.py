@@ -94,6 +94,7 @@ async def _live(system: ActorSystem, tree: Tree, config: Config, stop: asyncio.E
         return EXIT_OK  # told to stop before it was up
     if (error := starting.exception()) is not None:
         raise _start_error(error) from error
+    tree.serving.started()
     _log.info(
         "ready",
         address=await tree.http.ref.ask(GetAddress(), 1.0),

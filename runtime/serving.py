@@ -68,6 +68,10 @@ class TreeServing:
         """Submit a request; see ``Scheduler.submit``."""
         return await self._scheduler.submit(request, self._queue_timeout_s)
 
+    def started(self) -> None:
+        """Note that the tree is up: from now on a part that is down is coming back."""
+        self._was_ready = True
+
     def readiness(self) -> Readiness:
         """Ready when the whole tree runs and is not draining; recovering when it once was up."""
         if self.system is None:

@@ -16,6 +16,7 @@ from . import cpu_attention
 from .batchable import always_trims, require_batching
 from .chunks import ChunkSizer
 from .delivery import Delivery
+from .device import computes_on_cpu
 from .groups import DecodeGroups
 from .memory import MlxMemoryGauge
 from .pool import BufferPool
@@ -41,8 +42,7 @@ class BackendOptions:
 
     ``batch``: rows that hold state at once. ``prefill_chunk``: tokens of one pass (None: 512 on a CPU,
     else 2048); it may take fewer, see chunks.py. ``decode_gap_ms``: how far a pass may draw the tokens of
-    rows that decode apart. ``publish_min_tokens``: the
-    shortest state that rows publish.
+    rows that decode apart. ``publish_min_tokens``: the shortest state that rows publish.
     """
 
     batch: int = 8
@@ -60,6 +60,9 @@ class MlxBackend:
     raises comes out of ``step`` and leaves the backend unusable. A resumed row that was complete already
     ends with the next step, without a model call and without publishing: its state would have to be
     computed for that.
+
+    ``launch_computes``: whether launching a pass takes as long as the pass, as it does on a CPU. None asks
+    the device.
     """
 
     def __init__(
@@ -68,10 +71,12 @@ class MlxBackend:
         options: BackendOptions | None = None,
         *,
         clock: Callable[[], float] = time.perf_counter,
+        launch_computes: bool | None = None,
     ) -> None:
         self._handle = handle
         self._options = options or BackendOptions()
         self._clock = clock
+        self._launch_computes = launch_computes
         self._suspects = Suspects()
         self._wired_limit: int | None = None
         self._opened: tuple[mx.ThreadLocalStream, Runner] | None = None
@@ -103,13 +108,14 @@ class MlxBackend:
             pool=BufferPool(MlxMemoryGauge()().limit_bytes),
             suspects=self._suspects,
             places=self._options.batch,
+            launch_computes=computes_on_cpu() if self._launch_computes is None else self._launch_computes,
             clock=self._clock,
         )
 
     def _sizer(self) -> ChunkSizer:
         chunk = self._options.prefill_chunk
         if chunk is None:
-            chunk = _CPU_CHUNK if mx.default_device() == mx.cpu else _GPU_CHUNK
+            chunk = _CPU_CHUNK if computes_on_cpu() else _GPU_CHUNK
         return ChunkSizer(chunk, self._options.decode_gap_ms / 1e3)
 
     def insert(self, request: RowRequest) -> None:

@@ -191,6 +191,11 @@ class DecodeBatch:
             self._flying = self._launch()
         return self._flying is not None
 
+    def wait(self) -> None:
+        """Block until the step in flight is computed."""
+        if self._flying is not None:
+            mx.eval(self._flying.tokens)  # pyright: ignore[reportUnknownMemberType]
+
     def read(self) -> list[Decoded]:
         """Return the tokens of the step that was in flight when the newest was launched."""
         before, self._unread = self._unread, None

@@ -114,6 +114,11 @@ class DecodeGroups:
             self._groups = {kind: group for kind, group in self._groups.items() if group.rows}
         return decoded
 
+    def wait(self) -> None:
+        """Block until the step in flight is computed. Errors of the model come out here."""
+        for group in self._groups.values():
+            group.wait()
+
     def _convert(self) -> None:
         """Move the rows that have reached their offset to the group of converted ones, between two steps."""
         for row in [row for row in self.rows if self._steps_left(row) <= 0 and not row.ended]:

@@ -50,7 +50,7 @@ class StepMeter:
 
     A pass runs between two reads: the step before it is read while it runs, the step behind it when it is
     done. Where its time falls depends on the device: into the second gap where launching returns at once,
-    into the first where the launch computes (cpu_attention.py). So it is what both gaps have beyond two
+    into the first where the launch computes. So it is what both gaps have beyond two
     steps, and the shorter of them tells what a step takes. ``plain_s`` is a running mean of that and of the
     steps that no pass was near.
     """
@@ -60,6 +60,7 @@ class StepMeter:
         self.plain_s = 0.0
         self._since_s: float | None = None
         self._beside_s: float | None = None
+        self._within_s = 0.0
 
     def started(self, now_s: float) -> None:
         """A first step was launched after a pause."""
@@ -68,6 +69,11 @@ class StepMeter:
     def paused(self) -> None:
         """Nothing decodes any more: the next gap is not a step's."""
         self._since_s = self._beside_s = None
+        self._within_s = 0.0
+
+    def interrupted(self, seconds: float) -> None:
+        """A pass was seen through between two steps: what it took is no part of the next step."""
+        self._within_s += seconds
 
     def read(self, rows: int, now_s: float, *, running: bool = False, passed: bool = False) -> float:
         """Record that a step's tokens for ``rows`` rows are known; return the seconds of a pass that is done.
@@ -77,6 +83,10 @@ class StepMeter:
         gap = 0.0 if self._since_s is None else now_s - self._since_s
         self._since_s = now_s
         self.window.record(rows, gap)
+        within_s, self._within_s = self._within_s, 0.0
+        if within_s:
+            self._learn(max(gap - within_s, 0.0))
+            return 0.0
         if running and not passed:
             self._beside_s = gap
             return 0.0

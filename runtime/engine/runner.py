@@ -3,8 +3,9 @@
 A row's way: ``insert`` → waiting (first come, first served, until one of ``places`` is free) → prefilling
 (prefill.py) → decoding (groups.py) → one terminal event. A step drops and joins rows, starts a prefill pass
 behind the decode step in flight, launches the next one behind that, and reads the one in flight, which did
-not wait for the pass. The pass is known to be done when the step behind it is read. With nothing decoding, a
-step is a pass, from its launch to its end.
+not wait for the pass. The pass is known to be done when the step behind it is read. On a CPU, where a launch
+computes (cpu_attention.py), the pass is seen through between two steps instead, so that every step can have
+one. With nothing decoding, a step is a pass, from its launch to its end.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Runner:
         pool: BufferPool,
         suspects: Suspects,
         places: int,
+        launch_computes: bool,
         clock: Callable[[], float],
     ) -> None:
         self._loaded = loaded
@@ -59,6 +61,7 @@ class Runner:
         self._pool = pool
         self._suspects = suspects
         self._places = places
+        self._launch_computes = launch_computes
         self._clock = clock
         self._rows: dict[str, Row] = {}
         self._waiting: deque[Row] = deque()
@@ -100,9 +103,12 @@ class Runner:
         """Do one decode step and/or one prefill pass; see the module's docstring for the order."""
         events, self._outbox = self._outbox, []
         self._admit()
+        fresh: list[RowEvent] = []
+        # Not before the first step of rows that have just joined.
         if not self._regroup() and self._decoding_rows and self._prefill.running is None:
-            self._start_pass(decoding=True)  # not before the first step of rows that have just joined
-        fresh = [*self._decode(), *self._pass_alone()]
+            fresh.extend(self._pass_beside())
+        fresh.extend(self._decode())
+        fresh.extend(self._pass_alone())
         for event in fresh:
             if isinstance(event, Finished | Failed):
                 del self._rows[event.id]
@@ -205,6 +211,17 @@ class Runner:
                 yield from self._delivery.events(batch, each, now_s)
         if passed:
             yield from self._settle(pass_s)
+
+    def _pass_beside(self) -> Iterator[RowEvent]:
+        """Start a pass beside rows that decode; where its launch computes it, see it through."""
+        if self._launch_computes and self._prefill.queue.rows:
+            self._suspects.note("decode", [*self._flying, *self._batch.rows])
+            self._batch.wait()
+        self._start_pass(decoding=True)
+        if self._launch_computes and self._prefill.running is not None:
+            seconds = self._prefill.wait()
+            self._steps.interrupted(seconds)
+            yield from self._settle(seconds)
 
     def _start_pass(self, *, decoding: bool) -> None:
         """Launch the next pass, if a row has something to prefill."""

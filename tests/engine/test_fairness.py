@@ -54,9 +54,11 @@ class _Machine:
 class _Room:
     """Clients of a lane, and when each of their tokens came."""
 
-    def __init__(self, machine: _Machine) -> None:
+    def __init__(self, machine: _Machine, *, launch_computes: bool = True) -> None:
         self._machine = machine
-        self.backend = MlxBackend(TinyModel(machine), BackendOptions(), clock=machine.clock)
+        self.backend = MlxBackend(
+            TinyModel(machine), BackendOptions(), clock=machine.clock, launch_computes=launch_computes
+        )
         self.backend.open()
         self.asked_s: dict[str, float] = {}
         self.heard_s: dict[str, list[float]] = {}
@@ -91,10 +93,14 @@ class _Room:
 
 
 @pytest.mark.parametrize("noise", [(1.0,), (1.0, 1.3, 0.8, 1.1, 0.9)], ids=["quiet", "noisy"])
-def test_a_stream_keeps_its_gap_while_a_long_prompt_and_a_short_one_come(noise: tuple[float, ...]) -> None:
+@pytest.mark.parametrize("launch_computes", [True, False], ids=["launch computes", "launch returns"])
+def test_a_stream_keeps_its_gap_while_a_long_prompt_and_a_short_one_come(
+    noise: tuple[float, ...],
+    launch_computes: bool,
+) -> None:
     """The issue's bound: worst gap at most twice decode_gap, a short request a second later within 1.5 s."""
     machine = _Machine(noise)
-    room = _Room(machine)
+    room = _Room(machine, launch_computes=launch_computes)
     room.ask("stream", 30, 10_000)
     room.until("stream", 10)
     came_s = machine.now_s

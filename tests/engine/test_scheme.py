@@ -300,7 +300,8 @@ def test_one_layer_at_a_time_exists_twice() -> None:
     converted = KvScheme("kv8", (LayerScheme(8, 64),) * layers).converted(caches, wait=True)
     assert caches == []
     assert mx.get_peak_memory() - before < 2 * layer_bytes
-    assert mx.get_active_memory() < before / 2
+    # Other tests of this process may have left memory in use: what counts is what the layers gave back.
+    assert before - mx.get_active_memory() > layers * layer_bytes / 2
     assert {type(each).__name__ for each in converted} == {"QuantizedKVCache"}
 
 

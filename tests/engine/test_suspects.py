@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from samovar.runtime.engine import publishing
+from samovar.runtime.engine.backend import BackendOptions, MlxBackend
 from samovar.runtime.engine.groups import DecodeGroups
 from samovar.runtime.engine.port import AtWork, Delta, Finished, Published
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import mlx.core as mx
-    from samovar.runtime.engine.backend import MlxBackend
     from samovar.runtime.engine.port import RowEvent
 
 
@@ -97,7 +97,9 @@ def test_a_failing_step_is_about_the_rows_that_decode() -> None:
 
 
 def test_a_step_that_waits_for_a_pass_is_about_its_rows_too() -> None:
-    backend, model = watched(never, prefill_chunk=16)
+    model = _Watching(never)
+    backend = MlxBackend(TinyModel(model), BackendOptions(prefill_chunk=16), launch_computes=False)
+    backend.open()
     backend.insert(ask("runs", 4, 100))
     step_until(backend, "runs", 3)
     backend.insert(ask("long", 400, 4))
