@@ -203,9 +203,15 @@ def model_name(peer: Peer, model: Path) -> str:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the environment of every server: no hub, a home of its own, OpenBLAS preloaded by its soname."""
+    """Return the environment of every server: no hub, a home of its own, OpenBLAS preloaded by its soname.
+
+    OpenBLAS is told which kernels to use, as Samovar would tell it: an old one does not know a new CPU and takes
+    its slowest, and the servers are compared, not what their users know of OpenBLAS.
+    """
     report = preload_openblas()
     preload = {"LD_PRELOAD": report.library} if report.active and report.library else {}
+    if preload and report.core:
+        preload["OPENBLAS_CORETYPE"] = report.core
     own = {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache"), "DO_NOT_TRACK": "1"}
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     return {**os.environ, **preload, **own, **offline}
