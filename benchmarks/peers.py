@@ -205,8 +205,8 @@ def model_name(peer: Peer, model: Path) -> str:
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment of every server: no hub, a home of its own, OpenBLAS preloaded by its soname.
 
-    OpenBLAS is told which kernels to use, as Samovar would tell it: an old one does not know a new CPU and takes
-    its slowest, and the servers are compared, not what their users know of OpenBLAS.
+    OpenBLAS is told which kernels to use, as Samovar would tell it: an old one does not know a new CPU and
+    takes its slowest, and the servers are compared, not what their users know of OpenBLAS.
     """
     report = preload_openblas()
     preload = {"LD_PRELOAD": report.library} if report.active and report.library else {}
