@@ -87,7 +87,7 @@ class Reply:
 
     @property
     def ttft_s(self) -> float:
-        """Seconds from asking to the first piece of text."""
+        """Seconds from asking to the first piece of text, or to the end where there was none."""
         return self.pieces_s[0] - self.asked_s
 
     @property
@@ -153,7 +153,10 @@ class Chat:
 
 
 def _note(reply: Reply, event: dict[str, Any]) -> bool:
-    """Take in one event; True when it brought text."""
+    """Take in one event; True when it brought text.
+
+    A reply that ends without any has its first sign of life there: the model's first token was its end.
+    """
     if error := event.get("error"):
         raise ChatFailed(f"error event: {str(error)[:300]}")
     if usage := event.get("usage"):
@@ -162,8 +165,9 @@ def _note(reply: Reply, event: dict[str, Any]) -> bool:
     choices = event.get("choices")
     delta: dict[str, Any] = (choices[0].get("delta") or {}) if choices else {}
     text = delta.get("content")
-    if not text:
+    ended = bool(choices) and choices[0].get("finish_reason") is not None
+    if not text and not (ended and not reply.pieces_s):
         return False
     reply.pieces_s.append(time.perf_counter())
-    reply.text += text
+    reply.text += text or ""
     return True

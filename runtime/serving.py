@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -102,7 +103,9 @@ class TreeServing:
                 "draining": self.draining,
             },
             "scheduler": await self._scheduler_stats(),
-            "lanes": [await self._lane_stats(index, lane, figures) for index, lane in enumerate(self._lanes)],
+            "lanes": await asyncio.gather(
+                *(self._lane_stats(index, lane, figures) for index, lane in enumerate(self._lanes))
+            ),
             **(
                 {"prompt_cache": None, "ssd_cache": None}
                 if self._cache is None
