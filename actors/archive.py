@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
 from ..runtime.kernel import Actor, Ask, BlockingPool, Overloaded
 from ..storage.directory_errors import DirectoryError
 from ..storage.directory_figures import DirectoryFigures
+from .caching.tiers import Sought
 from .disk_jobs import DiskJobs, answering, telling
-from .outbox import Outbox
-from .tiers import Sought
+from .spilling.outbox import Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from ..runtime.kernel import Actor, ActorRef, Ask, Backoff, Deferred, Overloaded
 from ..storage.breaker import Breaker
 from ..storage.dirty import Attempt, Dirty, DirtyLimits, Key
 from ..storage.flushing import DirtyRecords
-from .outbox import Outbox
-from .spill_reports import (
+from .spilling.outbox import Outbox
+from .spilling.spill_reports import (
     DurabilityCounts,
     DurabilityFigures,
     FlushReport,
@@ -24,7 +24,7 @@ from .spill_reports import (
     SpillWarnings,
     why_not_durable,
 )
-from .spilling import Spilled, Spiller, SpillTimeouts, cause_of, failure_kind
+from .spilling.spills import Spilled, Spiller, SpillTimeouts, cause_of, failure_kind
 
 if TYPE_CHECKING:
     import random

@@ -24,11 +24,10 @@ from ..runtime.kernel import (
     Terminated,
 )
 from .archive import Withdrawn
-from .durability import Persisted, PersistFailed
-from .gate import Candidates
-from .lending import Found, Lender, LookAgain, Release, RestoreEnded, Take
-from .ram_tier import Draining, RamTier
-from .tiers import (
+from .caching.gate import Candidates
+from .caching.lending import Found, Lender, LookAgain, Release, RestoreEnded, Take
+from .caching.ram_tier import Draining, RamTier
+from .caching.tiers import (
     NOTHING_SOUGHT,
     ClearReport,
     ClearTier,
@@ -38,6 +37,7 @@ from .tiers import (
     ResidencyFigures,
     Taken,
 )
+from .durability import Persisted, PersistFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,14 @@ if TYPE_CHECKING:
     from ..runtime.engine.checkpoint import Checkpoint, MemoryGauge
     from ..storage.entry import StoredEntry
     from ..storage.tokens import TokenIds
-    from .tiers import ArchivePort, DurabilityPort, ReadersPort, ResidencyCounts, ResidencyOptions, Sought
+    from .caching.tiers import (
+        ArchivePort,
+        DurabilityPort,
+        ReadersPort,
+        ResidencyCounts,
+        ResidencyOptions,
+        Sought,
+    )
 
 PROVISIONAL_S: Final = 2.0
 """How long a provisional checkpoint is not written unless it is asked for: a short reply supersedes it."""

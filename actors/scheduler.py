@@ -16,25 +16,25 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from ..runtime.engine.port import Finished
 from ..runtime.kernel import Actor, ActorCrashed, ActorGone, ActorRef, Ask, Deferred, Terminated
-from .admission import Admittance
-from .backlog import Backlog
 from .generation import Lane, RowEnded, RowPublished
-from .intake import Intake, PreparationFailed, Prepared, Submit, Waiting
-from .lanewatch import LaneLooked, LaneWatch, Look
-from .places import Places
 from .requests import Admission, Admitted, GenerationRequest
-from .resuming import Resuming
-from .scheduling import SchedulerFigures, SchedulerOptions
-from .seating import Borrowed, Seating
+from .scheduling.admission import Admittance
+from .scheduling.backlog import Backlog
+from .scheduling.intake import Intake, PreparationFailed, Prepared, Submit, Waiting
+from .scheduling.lanewatch import LaneLooked, LaneWatch, Look
+from .scheduling.options import SchedulerFigures, SchedulerOptions
+from .scheduling.places import Places
+from .scheduling.resuming import Resuming
+from .scheduling.seating import Borrowed, Seating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..runtime.engine.port import ModelInfo, TextCodec
     from ..runtime.kernel import BlockingPool
-    from .ledger import Ledger
-    from .places import Place
     from .residency import Residency
+    from .scheduling.ledger import Ledger
+    from .scheduling.places import Place
 
 RATE_SMOOTHING: Final = 0.3
 RATE_MIN_TOKENS: Final = 64

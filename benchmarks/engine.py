@@ -22,10 +22,10 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from samovar.runtime.engine.backend import BackendOptions, MlxBackend
+from samovar.runtime.engine.batching.backend import BackendOptions, MlxBackend
 from samovar.runtime.engine.device import device_report
 from samovar.runtime.engine.port import Delta, Finished, ModelInfo, RowRequest
-from samovar.runtime.engine.scheme import BF16, KvScheme
+from samovar.runtime.engine.state.scheme import BF16, KvScheme
 
 import mlx.core as mx  # isort: skip - after the engine, which loads OpenBLAS first
 from mlx_lm.generate import BatchGenerator  # isort: skip

@@ -23,7 +23,7 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
-from samovar.runtime.engine.blas import preload_openblas
+from samovar.runtime.engine.cpu.blas import preload_openblas
 
 from .peers_model import bench_cache
 

@@ -15,8 +15,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from samovar.runtime.engine.sources import DEFAULT_MODEL, parse_source
-from samovar.runtime.engine.store import ModelStore, default_model_root
+from samovar.runtime.engine.models.sources import DEFAULT_MODEL, parse_source
+from samovar.runtime.engine.models.store import ModelStore, default_model_root
 
 FOLDER = "default-float32"
 """Also its name at servers that name a model after its folder."""
@@ -47,7 +47,7 @@ def float32_model(root: Path | None = None) -> Path:
 
 
 def _convert(folder: Path) -> None:
-    from samovar.runtime.engine.blas import preload_openblas  # noqa: PLC0415 - only where something is made
+    from samovar.runtime.engine.cpu.blas import preload_openblas  # noqa: PLC0415 - only where something is made
 
     preload_openblas()
     import mlx.core as mx  # noqa: PLC0415 - after OpenBLAS, and not in the process that only measures

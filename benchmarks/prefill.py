@@ -1,4 +1,4 @@
-"""Cold prefill on a CPU with and without cpu_attention.py, per chunk size, interleaved in one process.
+"""Cold prefill on a CPU with and without cpu/attention.py, per chunk size, interleaved in one process.
 
     python -m benchmarks.prefill [--tokens 1980] [--chunks 256,512,1024,2048] [--mlx-chunks 512]
                                  [--rounds 1] [--json PATH]
@@ -23,11 +23,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from samovar.runtime.engine import cpu_attention
+from samovar.runtime.engine.cpu import attention as cpu_attention
 from samovar.runtime.engine.device import device_report
-from samovar.runtime.engine.loading import ModelHandle
-from samovar.runtime.engine.sources import DEFAULT_MODEL, parse_source
-from samovar.runtime.engine.store import ModelStore
+from samovar.runtime.engine.models.loading import ModelHandle
+from samovar.runtime.engine.models.sources import DEFAULT_MODEL, parse_source
+from samovar.runtime.engine.models.store import ModelStore
 
 import mlx.core as mx  # isort: skip - after the engine, which loads OpenBLAS first
 from mlx_lm.models.cache import make_prompt_cache  # isort: skip

@@ -16,9 +16,9 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama
-from samovar.runtime.engine.progress import silent
-from samovar.runtime.engine.sources import DEFAULT_MODEL, parse_source
-from samovar.runtime.engine.store import ModelStore
+from samovar.runtime.engine.models.progress import silent
+from samovar.runtime.engine.models.sources import DEFAULT_MODEL, parse_source
+from samovar.runtime.engine.models.store import ModelStore
 
 TOKENIZER_FILES = (
     "tokenizer.json",

@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from samovar.runtime.engine.blas import preload_openblas
+from samovar.runtime.engine.cpu.blas import preload_openblas
 
 from .peers import Environments, NotInstalled, Peer, model_name, selected
 from .peers_model import float32_model

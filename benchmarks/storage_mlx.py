@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from samovar.runtime.engine.restore import MlxRestorer
-from samovar.runtime.engine.scheme import BF16, KvScheme
-from samovar.runtime.engine.snapshots import snapshot
+from samovar.runtime.engine.state.restore import MlxRestorer
+from samovar.runtime.engine.state.scheme import BF16, KvScheme
+from samovar.runtime.engine.state.snapshots import snapshot
 from samovar.storage.container import read_tensors
 from samovar.storage.tokens import TokenIds
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ..actors.generation import GenerationActor, Lane, LaneMessage, LaneTotals
-from ..actors.ledger import Ledger
 from ..actors.monitor import Monitor, MonitorActor
 from ..actors.scheduler import (
     Scheduler,
     SchedulerActor,
     SchedulerMessage,
 )
-from ..actors.scheduling import SchedulerOptions
+from ..actors.scheduling.ledger import Ledger
+from ..actors.scheduling.options import SchedulerOptions
 from .caching import TreeCache
 from .http.actor import Binding, HttpActor, HttpMessage
 from .http.options import HttpOptions

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from ..actors.requests import Refused
-from ..actors.spill_reports import FlushReport
+from ..actors.spilling.spill_reports import FlushReport
 from .engine.errors import EngineError
 from .http.cache_page import page_of
 from .http.cache_serving import CacheExplanation
@@ -18,9 +18,9 @@ from .kernel import AskError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ..actors.caching.tiers import ClearReport, DrainReport
     from ..actors.generation import Lane
     from ..actors.requests import GenerationRequest
-    from ..actors.tiers import ClearReport, DrainReport
     from .engine.port import TextCodec
     from .http.cache_serving import CachePage, TierChoice
     from .kernel import BlockingPool

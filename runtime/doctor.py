@@ -100,7 +100,7 @@ def check_device() -> Iterator[Finding]:
 
 def check_folders(config: Config) -> Iterator[Finding]:
     """See whether the model and cache folders can be made, have room, and are quick to write."""
-    from .engine.store import default_model_root  # noqa: PLC0415 - see check_device
+    from .engine.models.store import default_model_root  # noqa: PLC0415 - see check_device
 
     yield check_folder(
         "models", default_model_root(), "set XDG_CACHE_HOME", wanted_bytes=ENOUGH_MODEL_SPACE_BYTES

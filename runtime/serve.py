@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..storage.filesystem import Filesystem
     from .app import Engine, Tree
     from .config import Config
-    from .engine.loading import DtypePolicy
+    from .engine.models.loading import DtypePolicy
     from .engine.port import ModelInfo
     from .http.serving import RequestLog
 
@@ -231,9 +231,9 @@ def _start_error(error: BaseException) -> StartError:
 def _mlx_engine(config: Config) -> Engine:
     """Fetch, convert and name the configured model. Raises ModelError."""
     from .engine.assemble import assemble  # noqa: PLC0415 - another engine should not cost loading MLX
-    from .engine.backend import BackendOptions  # noqa: PLC0415
+    from .engine.batching.backend import BackendOptions  # noqa: PLC0415
     from .engine.device import device_report  # noqa: PLC0415
-    from .engine.scheme import KvChoice  # noqa: PLC0415
+    from .engine.state.scheme import KvChoice  # noqa: PLC0415
 
     report = device_report()
     _log.info("device", mlx=report.mlx_version, device=report.device, name=report.name)

@@ -9,7 +9,7 @@ from .logs import get_logger
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..actors.spill_reports import SpillNotice
+    from ..actors.spilling.spill_reports import SpillNotice
     from ..storage.directory_figures import ForeignFolder, OpenReport
     from ..storage.entry import StoredEntry
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ..actors.archive import Archive, ArchiveActor, ArchiveTotals, archive_pool
+from ..actors.caching.tiers import ResidencyCounts, ResidencyOptions
 from ..actors.durability import Durability, DurabilityActor, DurabilityOptions
 from ..actors.reader import ReaderActor, ReaderCounts, Readers
 from ..actors.residency import Residency, ResidencyActor
-from ..actors.spill_reports import DurabilityCounts
-from ..actors.tiers import ResidencyCounts, ResidencyOptions
+from ..actors.spilling.spill_reports import DurabilityCounts
 from ..actors.writer import WriterActor, Writers, checkpoint_writer
 from ..storage.directory import CheckpointDirectory
 from ..storage.room import Limits
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..actors.durability import DurabilityMessage
     from ..actors.reader import ReaderMessage
     from ..actors.residency import ResidencyMessage
-    from ..actors.spill_reports import SpillNotice
+    from ..actors.spilling.spill_reports import SpillNotice
     from ..actors.writer import WriteJob, WriterMessage
     from ..storage.container import StoredCheckpoint
     from ..storage.directory_figures import OpenReport

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from samovar.runtime.engine.sources import DEFAULT_MODEL, parse_source
-from samovar.runtime.engine.store import ModelStore
+from samovar.runtime.engine.models.sources import DEFAULT_MODEL, parse_source
+from samovar.runtime.engine.models.store import ModelStore
 
 # A green run stays green: the same examples every time, and none kept from earlier runs. ``make fuzz`` looks
 # for new ones; what it finds becomes a named test or an explicit example. A busy machine is not a bug, so no

@@ -11,7 +11,7 @@ from ..progress import shown_progress
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from ..engine.store import ModelStore, StoredModel
+    from ..engine.models.store import ModelStore, StoredModel
 
 MB = 10**6
 
@@ -56,7 +56,7 @@ def rm(args: Namespace) -> int:
 
 
 def _make_ready(text: str) -> int:
-    from ..engine.sources import parse_source  # noqa: PLC0415 - see _store
+    from ..engine.models.sources import parse_source  # noqa: PLC0415 - see _store
 
     with shown_progress(sys.stderr) as progress:
         path = _store().resolve(parse_source(text), progress)
@@ -65,7 +65,7 @@ def _make_ready(text: str) -> int:
 
 
 def _store() -> ModelStore:
-    from ..engine.store import ModelStore  # noqa: PLC0415 - the engine package loads OpenBLAS
+    from ..engine.models.store import ModelStore  # noqa: PLC0415 - the engine package loads OpenBLAS
 
     return ModelStore()
 

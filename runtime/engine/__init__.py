@@ -5,6 +5,6 @@ the Linux CPU wheel of MLX otherwise binds to the reference BLAS (DESIGN §4). N
 Samovar imports ``mlx``.
 """
 
-from .blas import preload_openblas
+from .cpu.blas import preload_openblas
 
 preload_openblas()

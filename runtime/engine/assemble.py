@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .backend import BackendOptions, MlxBackend
-from .identity import model_identity
-from .loading import ModelHandle
+from .batching.backend import BackendOptions, MlxBackend
 from .memory import MlxMemoryGauge
-from .restore import MlxRestorer
-from .scheme import BF16, KvChoice
-from .sources import Alias, HubRepository, parse_source
-from .store import ModelStore
+from .models.loading import ModelHandle
+from .models.sources import Alias, HubRepository, parse_source
+from .models.store import ModelStore
+from .state.identity import model_identity
+from .state.restore import MlxRestorer
+from .state.scheme import BF16, KvChoice
 
 if TYPE_CHECKING:
     from ...storage.identity import Identity
     from .checkpoint import MemoryGauge, Restorer
-    from .loading import DtypePolicy
+    from .models.loading import DtypePolicy
+    from .models.progress import Progress
     from .port import LaneBackend, ModelInfo, TextCodec
-    from .progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import mlx.core as mx
 
-from .blas import BlasReport, preload_openblas
+from .cpu.blas import BlasReport, preload_openblas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

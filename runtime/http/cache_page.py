@@ -11,7 +11,7 @@ from .cache_serving import CacheEntry, CachePage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...actors.tiers import EntryFigures
+    from ...actors.caching.tiers import EntryFigures
     from ...storage.entry import StoredEntry
     from .cache_serving import TierChoice
 

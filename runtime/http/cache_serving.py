@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from ...actors.caching.tiers import ClearReport, DrainReport
     from ...actors.requests import GenerationRequest, Refused
-    from ...actors.spill_reports import FlushReport
-    from ...actors.tiers import ClearReport, DrainReport
+    from ...actors.spilling.spill_reports import FlushReport
 
 Tier: TypeAlias = Literal["ram", "ssd"]
 TierChoice: TypeAlias = Literal["ram", "ssd", "all"]

@@ -6,9 +6,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from samovar.actors.caching.tiers import ResidencyCounts, ResidencyOptions, Taken
 from samovar.actors.durability import DirtyCheckpoint, Persisted, PersistFailed
 from samovar.actors.residency import Residency, ResidencyActor
-from samovar.actors.tiers import ResidencyCounts, ResidencyOptions, Taken
 from samovar.runtime.kernel import ActorRef, ChildSpec, RestartLimit, SupervisorSpec
 from samovar.storage.tokens import TokenIds
 

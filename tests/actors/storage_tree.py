@@ -21,7 +21,7 @@ from samovar.actors.durability import (
     PersistFailed,
 )
 from samovar.actors.reader import ReaderActor, ReaderCounts, Readers
-from samovar.actors.spill_reports import DurabilityCounts, SpillNotice
+from samovar.actors.spilling.spill_reports import DurabilityCounts, SpillNotice
 from samovar.actors.writer import WriteJob, WriterActor, Writers, checkpoint_writer
 from samovar.runtime.kernel import BlockingPool, ChildSpec, RestartLimit, SupervisorSpec
 from samovar.storage.directory import CheckpointDirectory
@@ -35,7 +35,7 @@ from tests.kit.disk import FaultDisk
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from samovar.actors.spill_reports import FlushReport
+    from samovar.actors.spilling.spill_reports import FlushReport
     from samovar.runtime.engine.checkpoint import Segments
     from samovar.storage.directory_figures import OpenReport
     from samovar.storage.spec import CheckpointSpec

@@ -7,7 +7,7 @@ import errno
 
 import pytest
 from samovar.actors.archive import JOB_LIMIT, Commit, Reserve, Withdrawn
-from samovar.actors.tiers import Sought
+from samovar.actors.caching.tiers import Sought
 from samovar.actors.writer import WriteJob
 from samovar.runtime.kernel import ActorCrashed, AskTimeout, Overloaded, Rejected, StartFailed
 from samovar.storage.directory_errors import NoRoom, ReservationVoid

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from samovar.actors.backlog import OVERTAKEN_MOST, SHARED_WORTH_TOKENS, Backlog, Prefilling
+from samovar.actors.scheduling.backlog import OVERTAKEN_MOST, SHARED_WORTH_TOKENS, Backlog, Prefilling
 from samovar.storage.tokens import TokenIds
 
 LONG = list(range(1000, 1000 + 2 * SHARED_WORTH_TOKENS))

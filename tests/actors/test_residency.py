@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from samovar.actors.caching.tiers import ResidencyOptions
 from samovar.actors.residency import PROVISIONAL_S, Put, Release, Take
-from samovar.actors.tiers import ResidencyOptions
 from samovar.runtime.engine.checkpoint import MemoryReading
 from samovar.runtime.kernel import ActorCrashed, AskTimeout, InjectedCrash
 from samovar.storage.tokens import TokenIds

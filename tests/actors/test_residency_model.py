@@ -25,7 +25,7 @@ from tests.kit.loop import virtual
 from .cache_tree import Cache, Dropped, Reset
 
 if TYPE_CHECKING:
-    from samovar.actors.tiers import Taken
+    from samovar.actors.caching.tiers import Taken
     from samovar.storage.entry import StoredEntry
     from samovar.storage.index import Match
 

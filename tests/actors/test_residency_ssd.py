@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from samovar.actors.archive import Withdrawn
+from samovar.actors.caching.tiers import ResidencyCounts
 from samovar.actors.durability import DirtyCheckpoint, NotOwed, Persisted, PersistFailed
-from samovar.actors.tiers import ResidencyCounts
 from samovar.runtime.kernel import ActorGone, AskTimeout, Overloaded, Rejected
 from samovar.storage.container_errors import CorruptTensor, RestoreCancelled
 from samovar.storage.tokens import TokenIds

@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from samovar.actors.intake import Submit
 from samovar.actors.requests import Refused
+from samovar.actors.scheduling.intake import Submit
 from samovar.runtime.engine.errors import ModelUnreadable
 from samovar.runtime.engine.port import Cancelled, Failed, Finished
 from samovar.runtime.kernel import ActorCrashed, AskTimeout, StartFailed

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from samovar.actors.admission import CAPACITY_TOKENS, HANDICAP_S
 from samovar.actors.requests import Admitted, Refused
-from samovar.actors.turnover import LEAST_S, MOST_S, UNKNOWN_S, Turnover
+from samovar.actors.scheduling.admission import CAPACITY_TOKENS, HANDICAP_S
+from samovar.actors.scheduling.turnover import LEAST_S, MOST_S, UNKNOWN_S, Turnover
 from samovar.runtime.engine.port import Finished, KvCost, Sampling
 
 from tests.kit import virtual

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from samovar.actors.requests import Refused
-from samovar.actors.verdicts import CONVICTED_S
+from samovar.actors.scheduling.verdicts import CONVICTED_S
 from samovar.runtime.engine.errors import LaneStepFailed
 from samovar.runtime.engine.port import Cancelled, Delta, Failed, Finished, Prefilled
 from samovar.runtime.kernel import InjectedCrash

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from samovar.actors.archive import Find
+from samovar.actors.caching.tiers import ResidencyCounts, ResidencyOptions
 from samovar.actors.durability import GetFigures
 from samovar.actors.residency import Residency, ResidencyActor
-from samovar.actors.tiers import ResidencyCounts, ResidencyOptions
 from samovar.runtime.kernel import ChildSpec
 from samovar.storage.room import Limits
 from samovar.storage.tokens import TokenIds
@@ -24,7 +24,7 @@ from .storage_tree import StorageTree
 if TYPE_CHECKING:
     from collections import deque
 
-    from samovar.actors.tiers import Taken
+    from samovar.actors.caching.tiers import Taken
 
 
 class _Real:

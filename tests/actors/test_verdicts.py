@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from samovar.actors.ledger import Asked, Running
 from samovar.actors.requests import GenerationRequest
+from samovar.actors.scheduling.ledger import Asked, Running
+from samovar.actors.scheduling.verdicts import (
+    CONVICTED_S,
+    CONVICTS,
+    Convicts,
+    Mark,
+    fingerprint,
+    judge,
+    told,
+)
 from samovar.actors.stream import RequestStream
-from samovar.actors.verdicts import CONVICTED_S, CONVICTS, Convicts, Mark, fingerprint, judge, told
 from samovar.runtime.engine.errors import LaneStepFailed
 from samovar.runtime.engine.port import Delta, Finished, Prefilled, RowRequest, Sampling
 from samovar.runtime.kernel import InjectedCrash

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
+from samovar.actors.caching.tiers import ResidencyCounts, ResidencyOptions
 from samovar.actors.generation import GenerationActor, Lane, LaneTotals
-from samovar.actors.ledger import Ledger
 from samovar.actors.requests import Admission, Admitted, GenerationRequest
 from samovar.actors.residency import Residency, ResidencyActor, ResidencyMessage
 from samovar.actors.scheduler import Scheduler, SchedulerActor
-from samovar.actors.scheduling import SchedulerOptions
-from samovar.actors.tiers import ResidencyCounts, ResidencyOptions
+from samovar.actors.scheduling.ledger import Ledger
+from samovar.actors.scheduling.options import SchedulerOptions
 from samovar.runtime.engine.port import Delta
 from samovar.runtime.kernel import BlockingPool, ChildSpec, RestartLimit, SupervisorSpec
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import pytest
-from samovar.runtime.engine.backend import MlxBackend
+from samovar.runtime.engine.batching.backend import MlxBackend
 
 from benchmarks.long_run import MIB, Record, long_run
 from benchmarks.long_run_flat import flatness

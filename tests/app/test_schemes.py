@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from samovar.runtime.engine.scheme import KvChoice
+from samovar.runtime.engine.state.scheme import KvChoice
 
 from tests.cases.rig import assistant, run, serving, tiny, user
 

@@ -14,7 +14,7 @@ from .whole import Ear
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from samovar.actors.spill_reports import FlushReport
+    from samovar.actors.spilling.spill_reports import FlushReport
     from samovar.storage.directory_figures import Departure, OpenReport
 
     from .states import Key

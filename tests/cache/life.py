@@ -19,6 +19,7 @@ from samovar.actors.archive import (
     TouchNow,
     Withdrawn,
 )
+from samovar.actors.caching.lending import Found, Release, RestoreEnded, Take
 from samovar.actors.durability import (
     AttemptEnded,
     DirtyCheckpoint,
@@ -30,7 +31,6 @@ from samovar.actors.durability import (
     Urge,
     Wake,
 )
-from samovar.actors.lending import Found, Release, RestoreEnded, Take
 from samovar.actors.reader import CancelRestore, Restore, RestoresDone
 from samovar.actors.residency import Cleared, Put
 from samovar.actors.writer import Write, WritesDone
@@ -48,7 +48,7 @@ from .whole import Shape, Whole
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from samovar.actors.tiers import ClearTier, Taken
+    from samovar.actors.caching.tiers import ClearTier, Taken
     from samovar.runtime.kernel import Failure
 
     from tests.kit.faults import Fault, Operation

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from samovar.actors.archive import Archive, ArchiveActor, ArchiveTotals, archive_pool
+from samovar.actors.caching.tiers import ResidencyCounts, ResidencyOptions
 from samovar.actors.durability import Durability, DurabilityActor, DurabilityOptions
 from samovar.actors.reader import ReaderActor, ReaderCounts, Readers
 from samovar.actors.residency import Residency, ResidencyActor
-from samovar.actors.spill_reports import DurabilityCounts
-from samovar.actors.tiers import ResidencyCounts, ResidencyOptions
+from samovar.actors.spilling.spill_reports import DurabilityCounts
 from samovar.actors.writer import WriterActor, Writers, checkpoint_writer
 from samovar.runtime.caching import TreeCache
 from samovar.runtime.kernel import ChildSpec, RestartLimit, SupervisorSpec

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from samovar.runtime.engine.port import RenderedPrompt
-from samovar.runtime.engine.scheme import KvChoice
+from samovar.runtime.engine.state.scheme import KvChoice
 from samovar.storage.tokens import TokenIds
 
 from tests.kit.tiny import CharacterCodec, TinyEngine

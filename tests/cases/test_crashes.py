@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from samovar.runtime.engine import publishing
+from samovar.runtime.engine.batching import publishing
 
 from tests.app.process import ServerProcess
 from tests.app.process import tiny as tiny_process

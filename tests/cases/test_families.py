@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
-from samovar.runtime.engine.scheme import KvChoice
+from samovar.runtime.engine.state.scheme import KvChoice
 from samovar.storage.container import read_header
 
 from tests.kit.disk import FaultDisk

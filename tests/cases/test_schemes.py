@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from samovar.runtime.engine.errors import SchemeRefused
-from samovar.runtime.engine.scheme import KvChoice
+from samovar.runtime.engine.state.scheme import KvChoice
 from samovar.runtime.kernel import StartFailed
 
 from .raw import raw

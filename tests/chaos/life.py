@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from samovar.actors import residency, scheduler
+from samovar.actors.caching.lending import Release, Take
 from samovar.actors.generation import CancelRow, LaneSteps, RowEnded, RowPublished, StartRow
-from samovar.actors.intake import Prepared, Submit
-from samovar.actors.lanewatch import LaneLooked
-from samovar.actors.lending import Release, Take
 from samovar.actors.requests import Admitted, Refused
-from samovar.actors.seating import Borrowed
+from samovar.actors.scheduling.intake import Prepared, Submit
+from samovar.actors.scheduling.lanewatch import LaneLooked
+from samovar.actors.scheduling.seating import Borrowed
 from samovar.runtime.engine.errors import LaneStepFailed
 from samovar.runtime.engine.port import Cancelled, Delta, Failed, Finished, RowRequest
 from samovar.runtime.kernel import ActorCrashed, ActorGone, InjectedCrash

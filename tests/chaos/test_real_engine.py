@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from samovar.actors.requests import Admitted, GenerationRequest
-from samovar.runtime.engine.backend import BackendOptions
+from samovar.runtime.engine.batching.backend import BackendOptions
 from samovar.runtime.engine.port import Finished, Sampling
 
 from tests.actors.tree import drain

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.models.cache import CacheList, KVCache, RotatingKVCache, make_prompt_cache
-from samovar.runtime.engine.caches import batch_of, quantised, row_of
+from samovar.runtime.engine.state.caches import batch_of, quantised, row_of
 
 from tests.engine.states import model_of, token_at
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import pytest
-from samovar.runtime.engine.gguf import convert_gguf
+from samovar.runtime.engine.models.gguf import convert_gguf
 
 if TYPE_CHECKING:
     from collections.abc import Callable

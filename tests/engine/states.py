@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
-from samovar.runtime.engine.batch import DecodeBatch
-from samovar.runtime.engine.loading import evaluate_model
+from samovar.runtime.engine.batching.batch import DecodeBatch
+from samovar.runtime.engine.batching.rows import Row, admit
+from samovar.runtime.engine.models.loading import evaluate_model
 from samovar.runtime.engine.port import RowRequest
-from samovar.runtime.engine.restore import MlxRestorer
-from samovar.runtime.engine.rows import Row, admit
-from samovar.runtime.engine.snapshots import MlxCheckpoint, snapshot
+from samovar.runtime.engine.state.restore import MlxRestorer
+from samovar.runtime.engine.state.snapshots import MlxCheckpoint, snapshot
 from samovar.storage.container import read_header, read_tensors, write_container
 from samovar.storage.fs import OsFilesystem
 from samovar.storage.tokens import TokenIds

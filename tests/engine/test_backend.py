@@ -9,8 +9,8 @@ import mlx.core as mx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samovar.runtime.engine.backend import BackendOptions, MlxBackend
-from samovar.runtime.engine.batchable import BatchingUnsupported
+from samovar.runtime.engine.batching.backend import BackendOptions, MlxBackend
+from samovar.runtime.engine.models.batchable import BatchingUnsupported
 from samovar.runtime.engine.port import (
     Cancelled,
     Delta,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 from mlx_lm.generate import generate_step
-from samovar.runtime.engine.batch import DecodeBatch
+from samovar.runtime.engine.batching.batch import DecodeBatch
+from samovar.runtime.engine.batching.prefill import launch_pass
+from samovar.runtime.engine.batching.rows import Row, admit
 from samovar.runtime.engine.port import RowRequest, Sampling
-from samovar.runtime.engine.prefill import launch_pass
-from samovar.runtime.engine.rows import Row, admit
 
 from tests.kit.models import FAMILIES, VOCAB, ByteCodec, build
 

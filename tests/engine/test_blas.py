@@ -5,11 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from samovar.runtime.engine.blas import core_for
+from samovar.runtime.engine.cpu.blas import core_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the preload is for Linux")
 
-REPORT = "from samovar.runtime.engine.blas import preload_openblas; print(preload_openblas())"
+REPORT = "from samovar.runtime.engine.cpu.blas import preload_openblas; print(preload_openblas())"
 
 
 def run(code: str, **environment: str) -> str:
@@ -44,7 +44,7 @@ def test_importing_the_engine_preloads_before_mlx() -> None:
     code = (
         "import sys, samovar.runtime.engine as e\n"
         "assert 'mlx.core' not in sys.modules\n"
-        "from samovar.runtime.engine.blas import preload_openblas as p\n"
+        "from samovar.runtime.engine.cpu.blas import preload_openblas as p\n"
         "r = p(); assert r is p(); print(r.active or r.reason)"
     )
     outcome = run(code)
@@ -53,7 +53,7 @@ def test_importing_the_engine_preloads_before_mlx() -> None:
 
 def test_active_means_that_products_come_from_it() -> None:
     code = (
-        "from samovar.runtime.engine.blas import preload_openblas as p\n"
+        "from samovar.runtime.engine.cpu.blas import preload_openblas as p\n"
         "r = p()\n"
         "import mlx.core as mx\n"
         "a = mx.random.normal((64, 64)); mx.eval(a @ a)\n"
@@ -86,7 +86,7 @@ def test_features_choose_the_kernels(flags: str, core: str | None) -> None:
 def test_a_cpu_newer_than_openblas_gets_fast_kernels_and_the_environment_stays() -> None:
     code = (
         "import os, pathlib\n"
-        "from samovar.runtime.engine.blas import preload_openblas as p, core_for\n"
+        "from samovar.runtime.engine.cpu.blas import preload_openblas as p, core_for\n"
         "wanted = core_for(pathlib.Path('/proc/cpuinfo').read_text())\n"
         "print(p().core == wanted or not p().active or wanted is None, 'OPENBLAS_CORETYPE' in os.environ)"
     )

@@ -7,9 +7,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import ChunkedKVCache, make_prompt_cache
-from samovar.runtime.engine.caches import batch_of, can_share
 from samovar.runtime.engine.errors import StateMismatch, UnknownCache
-from samovar.runtime.engine.snapshots import clone, snapshot
+from samovar.runtime.engine.state.caches import batch_of, can_share
+from samovar.runtime.engine.state.snapshots import clone, snapshot
 from samovar.storage.tokens import TokenIds
 
 from tests.engine.states import Case, bits, feed, going_on, load, save, token_at

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 import pytest
 from samovar.runtime.engine.errors import StateMismatch
-from samovar.runtime.engine.restore import MlxRestorer
-from samovar.runtime.engine.snapshots import clone, snapshot
+from samovar.runtime.engine.state.restore import MlxRestorer
+from samovar.runtime.engine.state.snapshots import clone, snapshot
 from samovar.storage.tokens import TokenIds
 
 from tests.engine.company import STEPS, Company, Prefilled, Scheme, alone, prefill, prompt
@@ -18,7 +18,7 @@ from tests.engine.states import bits, on_thread
 from tests.kit.models import TinyModel
 
 if TYPE_CHECKING:
-    from samovar.runtime.engine.snapshots import MlxCheckpoint
+    from samovar.runtime.engine.state.snapshots import MlxCheckpoint
 
 SCHEMES = [
     Scheme("llama-wide", None),

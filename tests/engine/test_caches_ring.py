@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import RotatingKVCache
-from samovar.runtime.engine.caches import batch_of, row_of
-from samovar.runtime.engine.caches.rotating_quantised import RotatingQuantizedKVCache
+from samovar.runtime.engine.state.caches import batch_of, row_of
+from samovar.runtime.engine.state.caches.rotating_quantised import RotatingQuantizedKVCache
 
 from tests.engine.states import arrays_in, bits
 

@@ -18,9 +18,9 @@ from mlx_lm.models.cache import (
     QuantizedKVCache,
     RotatingKVCache,
 )
-from samovar.runtime.engine.caches import batch_of, can_share, quantisable, quantised, row_of
-from samovar.runtime.engine.caches.rotating_quantised import RotatingQuantizedKVCache
 from samovar.runtime.engine.errors import StateMismatch, UnknownCache
+from samovar.runtime.engine.state.caches import batch_of, can_share, quantisable, quantised, row_of
+from samovar.runtime.engine.state.caches.rotating_quantised import RotatingQuantizedKVCache
 
 from tests.engine.states import arrays_in, bits
 

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_lm import utils as mlx_lm_utils
 from mlx_lm.tokenizer_utils import TokenizerWrapper
-from samovar.runtime.engine.codec import HfTextCodec
-from samovar.runtime.engine.detokenize import BytesDetokenizer, WindowDetokenizer, byte_level_table
 from samovar.runtime.engine.errors import PromptTooLong, TemplateError
-from samovar.runtime.engine.gguf import convert_gguf
+from samovar.runtime.engine.models.gguf import convert_gguf
+from samovar.runtime.engine.text.codec import HfTextCodec
+from samovar.runtime.engine.text.detokenize import BytesDetokenizer, WindowDetokenizer, byte_level_table
 from samovar.storage.tokens import TokenIds
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast

@@ -1,4 +1,4 @@
-"""The attention and activation of cpu_attention.py beside MLX's own, which they replace on a CPU."""
+"""The attention and activation of cpu/attention.py beside MLX's own, which they replace on a CPU."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models import activations
 from mlx_lm.models.base import create_causal_mask
-from samovar.runtime.engine import cpu_attention
-from samovar.runtime.engine.cpu_attention import MIN_QUERIES, attention, swiglu
-from samovar.runtime.engine.cpu_blocks import Operands, attend
+from samovar.runtime.engine.cpu import attention as cpu_attention
+from samovar.runtime.engine.cpu.attention import MIN_QUERIES, attention, swiglu
+from samovar.runtime.engine.cpu.blocks import Operands, attend
 from samovar.runtime.engine.device import computes_on_cpu
 
 from tests.kit.models import build
@@ -24,7 +24,7 @@ from tests.kit.models import build
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from samovar.runtime.engine.cpu_blocks import F32
+    from samovar.runtime.engine.cpu.blocks import F32
 
 pytestmark = pytest.mark.skipif(not computes_on_cpu(), reason="replaces what MLX does on a CPU")
 

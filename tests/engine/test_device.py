@@ -5,7 +5,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
-from samovar.runtime.engine.blas import preload_openblas
+from samovar.runtime.engine.cpu.blas import preload_openblas
 from samovar.runtime.engine.device import computes_on_cpu, device_report
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from samovar.runtime.engine.backend import BackendOptions, MlxBackend
+from samovar.runtime.engine.batching.backend import BackendOptions, MlxBackend
 from samovar.runtime.engine.port import Delta, Finished
 
 from tests.engine.test_backend import ask

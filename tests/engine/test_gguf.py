@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 import pytest
 from samovar.runtime.engine.errors import ChecksumMismatch, ModelUnreadable
-from samovar.runtime.engine.fetch import sha256_of
-from samovar.runtime.engine.gguf import convert_gguf
-from samovar.runtime.engine.manifest import read_manifest, verify_manifest
+from samovar.runtime.engine.models.fetch import sha256_of
+from samovar.runtime.engine.models.gguf import convert_gguf
+from samovar.runtime.engine.models.manifest import read_manifest, verify_manifest
 from tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from samovar.runtime.engine.progress import ProgressEvent
+    from samovar.runtime.engine.models.progress import ProgressEvent
 
 
 def refused(path: Path, tmp_path: Path, match: str) -> None:

@@ -10,15 +10,15 @@ import mlx.core as mx
 import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
-from samovar.runtime.engine.batch import DecodeBatch
+from samovar.runtime.engine.batching.batch import DecodeBatch
+from samovar.runtime.engine.batching.groups import DecodeGroups
 from samovar.runtime.engine.checkpoint import Prefix
 from samovar.runtime.engine.errors import StateMismatch, UnknownCache
-from samovar.runtime.engine.groups import DecodeGroups
 from samovar.runtime.engine.port import Published, Sampling
-from samovar.runtime.engine.restore import MlxRestorer
-from samovar.runtime.engine.scheme import KvChoice
-from samovar.runtime.engine.scheme_start import resolve
-from samovar.runtime.engine.snapshots import clone
+from samovar.runtime.engine.state.restore import MlxRestorer
+from samovar.runtime.engine.state.scheme import KvChoice
+from samovar.runtime.engine.state.scheme_start import resolve
+from samovar.runtime.engine.state.snapshots import clone
 
 from tests.engine.states import digest, going_on, on_thread
 from tests.engine.test_backend import ask, drain, finished, of, opened, run, tokens_of
@@ -28,9 +28,9 @@ from tests.kit.models import TinyModel, build
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from samovar.runtime.engine.batching.rows import Row
     from samovar.runtime.engine.checkpoint import Checkpoint
     from samovar.runtime.engine.port import RowEvent, RowRequest
-    from samovar.runtime.engine.rows import Row
     from samovar.storage.spec import CheckpointSpec
 
 WIDE = ("llama-wide", "gemma3_text-wide", "qwen3_next-wide")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samovar.runtime.engine.detokenize import byte_level_table
-from samovar.runtime.engine.history import TokenHistory
-from samovar.runtime.engine.seen import common_chars
+from samovar.runtime.engine.text.detokenize import byte_level_table
+from samovar.runtime.engine.text.history import TokenHistory
+from samovar.runtime.engine.text.seen import common_chars
 from samovar.storage.tokens import TokenIds
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 

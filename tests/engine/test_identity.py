@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from samovar.runtime.engine import identity as identity_module
-from samovar.runtime.engine.artifacts import hash_files
 from samovar.runtime.engine.errors import ModelUnreadable
-from samovar.runtime.engine.identity import default_memo, model_identity
+from samovar.runtime.engine.models.artifacts import hash_files
+from samovar.runtime.engine.state import identity as identity_module
+from samovar.runtime.engine.state.identity import default_memo, model_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +107,8 @@ def test_each_thing_that_matters_differs_in_its_own_field(
 @pytest.mark.timeout(60)  # two processes that import MLX, one after the other
 def test_the_identity_does_not_depend_on_the_process(folder: Path, tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from samovar.runtime.engine.identity import model_identity;"
+        "import sys; from pathlib import Path;"
+        "from samovar.runtime.engine.state.identity import model_identity;"
         "print(model_identity(Path(sys.argv[1]), 'auto', 'plain', Path(sys.argv[2])).id)"
     )
     found: set[str] = set()

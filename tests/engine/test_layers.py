@@ -22,11 +22,11 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 from mlx_lm.models.deepseek_v41 import LayerCache
-from samovar.runtime.engine.caches import batch_of, row_of
-from samovar.runtime.engine.caches.rotating_quantised import RotatingQuantizedKVCache
 from samovar.runtime.engine.errors import StateMismatch, UnknownCache
-from samovar.runtime.engine.layers import codec_of, leaves, nest, signature_of, structure_of
-from samovar.runtime.engine.layers.tensors import (
+from samovar.runtime.engine.state.caches import batch_of, row_of
+from samovar.runtime.engine.state.caches.rotating_quantised import RotatingQuantizedKVCache
+from samovar.runtime.engine.state.layers import codec_of, leaves, nest, signature_of, structure_of
+from samovar.runtime.engine.state.layers.tensors import (
     LayerState,
     alias,
     blank_arrays,
@@ -35,7 +35,7 @@ from samovar.runtime.engine.layers.tensors import (
     held_in,
     with_capacity,
 )
-from samovar.runtime.engine.snapshots import clone, snapshot
+from samovar.runtime.engine.state.snapshots import clone, snapshot
 from samovar.storage.spec import DTYPE_BYTES, LayerSpec, TensorSpec
 from samovar.storage.tokens import TokenIds
 

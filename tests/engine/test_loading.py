@@ -11,8 +11,8 @@ from mlx_lm import generate
 from mlx_lm import utils as mlx_lm_utils
 from samovar.runtime.engine.device import compute_dtype, computes_on_cpu
 from samovar.runtime.engine.errors import ModelUnreadable
-from samovar.runtime.engine.loading import LoadedModel, ModelHandle
-from samovar.runtime.engine.model_config import UNBOUNDED_CONTEXT_LENGTH, ModelConfig
+from samovar.runtime.engine.models.loading import LoadedModel, ModelHandle
+from samovar.runtime.engine.models.model_config import UNBOUNDED_CONTEXT_LENGTH, ModelConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
+from samovar.runtime.engine.batching.pool import KEPT_SHARE, LONG_PREFILL_TOKENS, BufferPool
 from samovar.runtime.engine.checkpoint import Prefix
-from samovar.runtime.engine.pool import KEPT_SHARE, LONG_PREFILL_TOKENS, BufferPool
 from samovar.runtime.engine.port import Cancelled, Failed, Finished, Published, RowRequest, Sampling
 
 from tests.engine.test_backend import opened
@@ -17,7 +17,7 @@ from tests.kit.models import VOCAB, tiny
 
 if TYPE_CHECKING:
     import pytest
-    from samovar.runtime.engine.backend import MlxBackend
+    from samovar.runtime.engine.batching.backend import MlxBackend
     from samovar.runtime.engine.port import RowEvent
 
 REQUESTS = 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from samovar.runtime.engine.chunks import (
+from samovar.runtime.engine.batching.chunks import (
     FIRST_CHUNK,
     FIRST_FULL_CHUNK,
     FULL_PASS_S,
@@ -14,13 +14,13 @@ from samovar.runtime.engine.chunks import (
     PassBudget,
     PassCost,
 )
-from samovar.runtime.engine.pace import RateWindow, StepMeter
-from samovar.runtime.engine.prefill import ELDER_TURN, PrefillQueue
+from samovar.runtime.engine.batching.pace import RateWindow, StepMeter
+from samovar.runtime.engine.batching.prefill import ELDER_TURN, PrefillQueue
 
 from tests.engine.test_batch import make_row
 
 if TYPE_CHECKING:
-    from samovar.runtime.engine.rows import Row
+    from samovar.runtime.engine.batching.rows import Row
 
 
 def queue_of(*lengths: int) -> tuple[PrefillQueue, list[Row]]:

@@ -15,9 +15,9 @@ import pytest
 from mlx_lm.models.cache import ArraysCache, ConcatenateKVCache
 from samovar.runtime.engine.checkpoint import MemoryReading
 from samovar.runtime.engine.errors import StateMismatch, UnknownCache
-from samovar.runtime.engine.restore import MlxRestorer
-from samovar.runtime.engine.scheme import BF16
-from samovar.runtime.engine.snapshots import clone, snapshot
+from samovar.runtime.engine.state.restore import MlxRestorer
+from samovar.runtime.engine.state.scheme import BF16
+from samovar.runtime.engine.state.snapshots import clone, snapshot
 from samovar.storage.spec import AttachmentSpec, CheckpointSpec, LayerSpec, TensorSpec
 from samovar.storage.tokens import TokenIds
 
@@ -37,7 +37,7 @@ from tests.engine.states import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from samovar.runtime.engine.snapshots import MlxCheckpoint
+    from samovar.runtime.engine.state.snapshots import MlxCheckpoint
 
 BATCHABLE = {name: case for name, case in CASES.items() if not name.startswith("quantised")}
 TRIMMABLE = {name: case for name, case in CASES.items() if case.trims and case.length > 1}
@@ -338,7 +338,7 @@ def addresses(caches: list[Any]) -> list[int]:
 FRESH = """
 import json, sys
 from pathlib import Path
-from samovar.runtime.engine.snapshots import clone
+from samovar.runtime.engine.state.snapshots import clone
 from tests.engine.states import CASES, going_on, load, on_thread
 for name, path in json.loads(sys.argv[1]).items():
     case = CASES[name]

@@ -10,8 +10,8 @@ import samovar.runtime.engine  # noqa: F401 - loads OpenBLAS before MLX
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
+from samovar.runtime.engine.batching.sampling import BatchSampler, RowSampler, draw_keys
 from samovar.runtime.engine.port import Sampling
-from samovar.runtime.engine.sampling import BatchSampler, RowSampler, draw_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,15 +11,15 @@ import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache
 from samovar.runtime.config import load
-from samovar.runtime.engine.accounting import SAMPLE_TOKENS, kv_cost, layout_of, signatures_of
+from samovar.runtime.engine.batching.prefill import launch_pass
 from samovar.runtime.engine.errors import SchemeRefused
-from samovar.runtime.engine.identity import model_identity
-from samovar.runtime.engine.loading import ModelHandle, evaluate_model
-from samovar.runtime.engine.prefill import launch_pass
-from samovar.runtime.engine.scheme import BF16, FLOAT_TOKENS, KvChoice, KvScheme, LayerScheme
-from samovar.runtime.engine.scheme_kernels import check_kernels
-from samovar.runtime.engine.scheme_start import resolve
-from samovar.runtime.engine.snapshots import snapshot
+from samovar.runtime.engine.models.loading import ModelHandle, evaluate_model
+from samovar.runtime.engine.state.accounting import SAMPLE_TOKENS, kv_cost, layout_of, signatures_of
+from samovar.runtime.engine.state.identity import model_identity
+from samovar.runtime.engine.state.scheme import BF16, FLOAT_TOKENS, KvChoice, KvScheme, LayerScheme
+from samovar.runtime.engine.state.scheme_kernels import check_kernels
+from samovar.runtime.engine.state.scheme_start import resolve
+from samovar.runtime.engine.state.snapshots import snapshot
 from samovar.runtime.serve import StartError, serve
 from samovar.storage.tokens import TokenIds
 
@@ -29,7 +29,7 @@ from tests.kit.models import WINDOW, build
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from samovar.runtime.engine.rows import Row
+    from samovar.runtime.engine.batching.rows import Row
 
 WIDE = ("llama-wide", "gemma3_text-wide", "qwen3_next-wide")
 SINKS: dict[str, Any] = {

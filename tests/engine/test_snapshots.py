@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import CacheList, ConcatenateKVCache, KVCache, make_prompt_cache
 from samovar.runtime.engine.errors import StateMismatch, UnknownCache
-from samovar.runtime.engine.snapshots import clone, snapshot
+from samovar.runtime.engine.state.snapshots import clone, snapshot
 from samovar.storage.tokens import TokenIds
 
 from tests.engine.states import (

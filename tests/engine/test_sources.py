@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from samovar.runtime.engine.errors import ModelNotFound, ModelSourceInvalid
-from samovar.runtime.engine.sources import (
+from samovar.runtime.engine.models.sources import (
     ALIASES,
     DEFAULT_MODEL,
     Alias,

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from samovar.runtime.engine.stops import StopMatcher
+from samovar.runtime.engine.text.stops import StopMatcher
 
 ALPHABET = "ab€"
 texts = st.text(ALPHABET, max_size=40)

@@ -14,21 +14,15 @@ from samovar.runtime.engine.errors import (
     ModelNotFound,
     ModelUnreadable,
 )
-from samovar.runtime.engine.manifest import read_manifest
-from samovar.runtime.engine.sources import (
-    Alias,
-    GgufFile,
-    LocalDirectory,
-    PypiFile,
-    parse_source,
-)
-from samovar.runtime.engine.store import ModelStore, default_model_root
+from samovar.runtime.engine.models.manifest import read_manifest
+from samovar.runtime.engine.models.sources import Alias, GgufFile, LocalDirectory, PypiFile, parse_source
+from samovar.runtime.engine.models.store import ModelStore, default_model_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from samovar.runtime.engine.progress import ProgressEvent
+    from samovar.runtime.engine.models.progress import ProgressEvent
 
 
 @pytest.fixture
@@ -62,8 +56,8 @@ def test_a_killed_conversion_leaves_no_model_and_the_next_one_sweeps(
     path = write_gguf()
     code = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from samovar.runtime.engine.store import ModelStore\n"
-        "from samovar.runtime.engine.sources import GgufFile\n"
+        "from samovar.runtime.engine.models.store import ModelStore\n"
+        "from samovar.runtime.engine.models.sources import GgufFile\n"
         "def kill(event):\n"
         "    if event.message == 'model.safetensors': os.kill(os.getpid(), signal.SIGKILL)\n"
         "ModelStore(Path(sys.argv[1])).resolve(GgufFile(Path(sys.argv[2])), kill)"
@@ -170,8 +164,8 @@ def hub_snapshot(home: Path, model: Path) -> Path:
 def resolve_hub(home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Resolve org/name in a process of its own: the hub's client reads its settings when imported."""
     code = (
-        "from samovar.runtime.engine.store import ModelStore\n"
-        "from samovar.runtime.engine.sources import parse_source\n"
+        "from samovar.runtime.engine.models.store import ModelStore\n"
+        "from samovar.runtime.engine.models.sources import parse_source\n"
         "from samovar.runtime.engine.errors import ModelError\n"
         "try: print('PATH', ModelStore().resolve(parse_source('org/name')))\n"
         "except ModelError as e: print('ERROR', e.code, e.retryable, e)"

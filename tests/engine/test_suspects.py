@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from samovar.runtime.engine import publishing
-from samovar.runtime.engine.backend import BackendOptions, MlxBackend
-from samovar.runtime.engine.groups import DecodeGroups
+from samovar.runtime.engine.batching import publishing
+from samovar.runtime.engine.batching.backend import BackendOptions, MlxBackend
+from samovar.runtime.engine.batching.groups import DecodeGroups
 from samovar.runtime.engine.port import AtWork, Delta, Finished, Published
 
 from tests.engine.test_backend import ask, drain, finished, of, opened, run, tokens_of

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import aiohttp
 import uvloop
+from samovar.actors.caching.tiers import ClearReport, DrainReport
 from samovar.actors.requests import NO_REUSE, Admission, Admitted, GenerationRequest, PrefixReuse, Refused
-from samovar.actors.spill_reports import FlushReport
+from samovar.actors.spilling.spill_reports import FlushReport
 from samovar.actors.stream import RequestStream
-from samovar.actors.tiers import ClearReport, DrainReport
 from samovar.runtime.engine.port import Cancelled, Delta, Finished, ModelInfo, Prefilled, TokenLogprob
 from samovar.runtime.http.cache_serving import (
     CacheEntry,

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from samovar.actors.caching.tiers import EntryFigures
 from samovar.actors.requests import PrefixReuse, Refused
-from samovar.actors.tiers import EntryFigures
 from samovar.runtime.http.cache_page import page_of
 from samovar.runtime.http.serving import Readiness
 from samovar.runtime.kernel import ActorCrashed

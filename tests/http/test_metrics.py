@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from samovar.actors.caching.tiers import ResidencyFigures
 from samovar.actors.requests import PrefixReuse, Refused
-from samovar.actors.scheduling import SchedulerFigures
-from samovar.actors.spill_reports import DurabilityFigures
+from samovar.actors.scheduling.options import SchedulerFigures
+from samovar.actors.spilling.spill_reports import DurabilityFigures
 from samovar.actors.stream import RequestStream
-from samovar.actors.tiers import ResidencyFigures
 from samovar.runtime.engine.port import Delta, LaneFigures
 from samovar.runtime.http.options import HttpOptions
 from samovar.runtime.http.server import HttpServer

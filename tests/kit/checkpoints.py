@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from samovar.actors.caching.tiers import Sought
 from samovar.actors.reader import Restored, RestoreJob
-from samovar.actors.tiers import Sought
 from samovar.runtime.engine.checkpoint import MemoryReading
 from samovar.runtime.kernel import AskTimeout, Rejected
 from samovar.storage.entry import StoredEntry, key_digest

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from samovar.runtime.engine.backend import MlxBackend
-from samovar.runtime.engine.suspects import Suspects
+from samovar.runtime.engine.batching.backend import MlxBackend
+from samovar.runtime.engine.batching.suspects import Suspects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from samovar.runtime.engine.batching.rows import Row
     from samovar.runtime.engine.port import Phase
-    from samovar.runtime.engine.rows import Row
 
     from tests.kit.tiny import TinyEngine
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 import samovar.runtime.engine  # noqa: F401 - loads OpenBLAS before MLX
 from mlx.utils import tree_flatten, tree_unflatten
-from samovar.runtime.engine import cpu_attention
-from samovar.runtime.engine.loading import evaluate_model
+from samovar.runtime.engine.cpu import attention as cpu_attention
+from samovar.runtime.engine.models.loading import evaluate_model
 from samovar.runtime.engine.port import ModelInfo, RenderedPrompt
-from samovar.runtime.engine.scheme import BF16, KvScheme
+from samovar.runtime.engine.state.scheme import BF16, KvScheme
 from samovar.storage.tokens import TokenIds
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from tests.kit.killer import KillingFilesystem, KillPoint
 
 if TYPE_CHECKING:
     from samovar.runtime.app import Engine
-    from samovar.runtime.engine.codec import HfTextCodec
+    from samovar.runtime.engine.text.codec import HfTextCodec
 
 CONTEXT = 8192
 
@@ -75,7 +75,7 @@ def _engine(args: argparse.Namespace, config: Config) -> Engine:
 
 def _reader(folder: Path) -> HfTextCodec:
     from mlx_lm.utils import load_tokenizer  # noqa: PLC0415 - loads MLX and transformers
-    from samovar.runtime.engine.codec import HfTextCodec  # noqa: PLC0415
+    from samovar.runtime.engine.text.codec import HfTextCodec  # noqa: PLC0415
 
     return HfTextCodec(load_tokenizer(folder), context_length=CONTEXT)
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
-from samovar.runtime.engine.accounting import SAMPLE_TOKENS, kv_cost, layout_of, signatures_of
-from samovar.runtime.engine.backend import BackendOptions, MlxBackend
-from samovar.runtime.engine.batchable import always_trims
+from samovar.runtime.engine.batching.backend import BackendOptions, MlxBackend
 from samovar.runtime.engine.memory import MlxMemoryGauge
+from samovar.runtime.engine.models.batchable import always_trims
 from samovar.runtime.engine.port import ModelInfo, RenderedPrompt
-from samovar.runtime.engine.restore import MlxRestorer
-from samovar.runtime.engine.scheme import KvChoice, KvScheme
-from samovar.runtime.engine.scheme_start import resolve
+from samovar.runtime.engine.state.accounting import SAMPLE_TOKENS, kv_cost, layout_of, signatures_of
+from samovar.runtime.engine.state.restore import MlxRestorer
+from samovar.runtime.engine.state.scheme import KvChoice, KvScheme
+from samovar.runtime.engine.state.scheme_start import resolve
 from samovar.storage.identity import Identity
 from samovar.storage.tokens import TokenIds
 

@@ -1,0 +1,1 @@
+"""What makes MLX fast enough on a Linux CPU: OpenBLAS, and attention in NumPy."""

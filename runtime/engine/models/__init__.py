@@ -1,0 +1,1 @@
+"""From what a user names to a model in memory: sources, downloads, GGUF conversion, store, loading."""

@@ -1,0 +1,44 @@
+"""Models of the Hugging Face hub, through its own client and into its own cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from ..errors import ModelFetchFailed, ModelNotFound
+from .progress import Progress, ProgressEvent, silent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WANTED = ("*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja")
+
+
+def fetch_hub_repository(repository: str, progress: Progress = silent) -> Path:
+    """Return the local snapshot of ``org/name``, downloading it when the hub's cache lacks it.
+
+    Cache folder, token and offline mode are those of the client's own settings (``HF_HOME``,
+    ``HF_HUB_OFFLINE``). A snapshot that is there is used without asking the hub. No Python file of a
+    repository is fetched. Raises ModelNotFound when the hub says so, else ModelFetchFailed.
+    """
+    import huggingface_hub  # noqa: PLC0415 - costs time that other sources need not pay
+    from huggingface_hub import errors  # noqa: PLC0415
+
+    snapshot = cast("Callable[..., str]", huggingface_hub.snapshot_download)
+    wanted = list(_WANTED)
+    try:
+        return Path(snapshot(repository, allow_patterns=wanted, local_files_only=True))
+    except (errors.LocalEntryNotFoundError, OSError):
+        progress(ProgressEvent("download", 0, None, repository))
+    try:
+        path = Path(snapshot(repository, allow_patterns=wanted))
+    except errors.RepositoryNotFoundError as error:
+        raise ModelNotFound(f"{repository}: no such repository, or access to it is not granted") from error
+    except (OSError, ValueError, RuntimeError, errors.CachedRepoTreeNotFoundError) as error:
+        raise ModelFetchFailed(f"{repository}: the hub's download failed: {_short(error)}") from error
+    progress(ProgressEvent("download", 1, 1, repository))
+    return path
+
+
+def _short(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

@@ -1,0 +1,1 @@
+"""Tokens and text: templates, tokenizing, streaming detokenizing, stop strings, the ids of past replies."""
