@@ -151,3 +151,29 @@ def test_rows_wait_for_a_place_in_order_of_arrival() -> None:
     places = 8
     assert set(room.finished[:places]) == {f"r{number}" for number in range(places)}
     assert max(room.heard_s["r8"]) <= min(room.heard_s["r19"])
+
+
+def test_prompts_that_come_together_begin_to_decode_together() -> None:
+    """Steps between their passes would cost each of them more than they wait for one another."""
+    machine = _Machine()
+    room = _Room(machine)
+    room.ask("before", 60, 6)
+    while "before" not in room.finished:
+        room.step()
+    for number in range(8):
+        room.ask(f"row{number}", 30, 8)
+    room.until("row7", 2)
+    alone_s = 8 * (0.01 + 30 * TOKEN_S)
+    assert max(room.first_s(f"row{number}") for number in range(8)) <= alone_s + 3 * (STEP_S + 0.08)
+
+
+def test_nobody_waits_for_a_prompt_that_takes_long() -> None:
+    machine = _Machine()
+    room = _Room(machine)
+    room.ask("before", 60, 6)
+    while "before" not in room.finished:
+        room.step()
+    room.ask("short", 30, 8)
+    room.ask("long", 1200, 8)
+    room.until("short", 2)
+    assert room.first_s("short") <= 0.7

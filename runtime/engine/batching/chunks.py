@@ -8,7 +8,10 @@ the sizes in use it is part of ``each``, and the next size corrects the rest.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SMALLEST_CHUNK: Final = 24
 """Every call reads all weights: on a CPU 16 tokens took 0.16 s and twice as many 0.2 s."""
@@ -164,6 +167,21 @@ class ChunkSizer:
         seconds = max(self._gap_s - step_s, step_s / 2)
         stretched = max(_STRETCH * seconds, _STRETCHED_GAP * self._gap_s - step_s)
         return PassBudget(tokens, seconds, self._cost, stretched)
+
+    def worth_holding(self, prompts: Sequence[tuple[int, int]], step_s: float, limit_s: float) -> bool:
+        """Whether rows that could decode should wait for these prompts, each (context, tokens left).
+
+        So it is where the prompts are done in ``limit_s``, and in less than twice what the steps would take
+        that would otherwise go between their passes: one for each pass, and one for each row's joining.
+        """
+        if not self._cost.known or not step_s:
+            return False
+        seconds, steps = 0.0, len(prompts)
+        for context, left in prompts:
+            seconds += self._cost.seconds(left, context)
+            beside = max(self._cost.tokens_within(self._gap_s - step_s, context), SMALLEST_CHUNK)
+            steps += -(-left // beside)
+        return seconds <= min(limit_s, 2 * steps * step_s)
 
     def record(self, tokens: int, context: float, seconds: float) -> None:
         """Learn from a pass. Tiny ones say little about a token."""

@@ -141,6 +141,11 @@ class Prefiller:
         """Return the turns of the next pass."""
         return self.queue.plan(self._sizer.budget(decoding=decoding, step_s=step_s))
 
+    def worth_holding(self, step_s: float, limit_s: float) -> bool:
+        """Whether rows that could decode should wait for all prompts of the queue."""
+        prompts = [(row.prefilled, row.remaining) for row in self.queue.rows]
+        return bool(prompts) and self._sizer.worth_holding(prompts, step_s, limit_s)
+
     def launch(self, turns: list[tuple[Row, int]], step: int) -> PrefillPass:
         """Start a pass of these turns behind decode step ``step``."""
         self._began_s = self._clock()

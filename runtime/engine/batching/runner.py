@@ -11,7 +11,7 @@ one. With nothing decoding, a step is a pass, from its launch to its end.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..port import Failed, Finished, LaneFigures
 from ..state.snapshots import clone
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from .publishing import Publisher
     from .rows import Row
     from .suspects import Suspects
+
+
+HELD_MOST_S: Final = 2.0
+"""Rows that could decode wait no longer than this for others that came with them."""
 
 
 class Runner:
@@ -70,6 +74,7 @@ class Runner:
         self._outbox: list[RowEvent] = []
         self._steps = StepMeter()
         self._peak_rows = self._decode_steps = 0
+        self._ready_since_s = 0.0
 
     def insert(self, request: RowRequest) -> None:
         """Queue a row. ValueError for an id that is already there: that is the caller's mistake."""
@@ -168,8 +173,9 @@ class Runner:
         """Let ended rows leave the batch and prefilled ones join it; return whether any joined."""
         self._suspects.note("join", [row for row in self._batch.rows if not row.ended])
         self._batch.drop_ended()
-        joining, self._ready = self._ready, []
+        joining = [] if self._held_back() else self._ready
         if joining:
+            self._ready = []
             self._suspects.note("join", joining)
             now_s = self._clock()
             for row in joining:
@@ -177,6 +183,17 @@ class Runner:
             self._batch.join(joining)
         self._peak_rows = max(self._peak_rows, len(self._batch.rows))
         return bool(joining)
+
+    def _held_back(self) -> bool:
+        """Whether rows that are ready wait a moment for others that came with them.
+
+        Where nothing decodes yet and the other prompts take less time than steps between them would, all are
+        sooner served so, but for the first few.
+        """
+        if not self._ready or self._decoding_rows:
+            return False
+        left_s = HELD_MOST_S - (self._clock() - self._ready_since_s)
+        return self._prefill.worth_holding(self._steps.plain_s, left_s)
 
     @property
     def _decoding_rows(self) -> int:
@@ -233,11 +250,11 @@ class Runner:
     def _pass_alone(self) -> Iterator[RowEvent]:
         """See a pass through, since no stream is held up by that; first start one if none runs.
 
-        Not while rows are ready to decode: their first step would wait for it.
+        Not while rows are ready to decode: their first step would wait for it; unless they are held back.
         """
         if self._decoding_rows:
             return
-        if self._prefill.running is None and not self._ready:
+        if self._prefill.running is None and (not self._ready or self._held_back()):
             self._start_pass(decoding=False)
         if self._prefill.running is not None:
             self._suspects.note("prefill", self._prefill.running.rows)
@@ -256,6 +273,8 @@ class Runner:
                 if row.request.max_tokens == 0:
                     yield row.finish(self._clock())
                 else:
+                    if not self._ready:
+                        self._ready_since_s = self._clock()
                     self._ready.append(row)
 
     def _rest(self) -> None:
