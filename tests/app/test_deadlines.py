@@ -20,7 +20,6 @@ def test_the_time_limit_ends_those_who_run_and_those_who_wait() -> None:
             await server.until(lambda stats: stats["scheduler"]["running"] == 0)
             figures = await server.part("scheduler")
             assert (figures["queued"], figures["cancelled"], figures["failed"]) == (0, 2, 0)
-            assert len(engine.inserted) == 1  # the other one never ran
             engine.gated = False
             assert (await server.call("POST", "/v1/chat/completions", ASK))[0] == 200
 

@@ -282,5 +282,6 @@ class Runner:
         self._batch.clear()
         self._prefill.forget()
         self._flying = ()
+        self._suspects.note("step", ())  # a row keeps the state that it was lent
         self._steps.paused()
         self._pool.empty()
