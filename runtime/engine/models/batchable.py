@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
@@ -90,8 +89,3 @@ def require_batching(model: Any) -> None:
 def always_trims(model: Any) -> bool:
     """Whether every state of this model can be shortened to every offset: no ring and no recurrence in it."""
     return all(type(cache) in (KVCache, QuantizedKVCache) for cache in leaves(make_prompt_cache(model)))
-
-
-def cache_layers(model: Any) -> dict[str, int]:
-    """Return how many cache layers the model has of each signature. Raises UnknownCache."""
-    return dict(Counter(signature_of(cache) for cache in leaves(make_prompt_cache(model))))

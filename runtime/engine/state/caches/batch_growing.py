@@ -14,6 +14,7 @@ from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.cache import KVCache, create_attention_mask
 
 from . import planes as of
+from .batch_halves import BatchHalves
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .planes import Planes
 
 
-class BatchGrowingKVCache:
+class BatchGrowingKVCache(BatchHalves):
     """Rows of KVCache. One thread, its stream.
 
     Guarantees that each row holds bit for bit what it would hold alone, and that padding has no weight.
@@ -31,40 +32,16 @@ class BatchGrowingKVCache:
 
     def __init__(self, left_padding: Sequence[int]) -> None:
         self._pads = list(left_padding)
-        self._planes: Planes = []
+        self._planes = []
         self._idx: int = 0
         self.reusable_from = [0] * len(self._pads)
         self.left_padding = mx.array(self._pads)
         self.offset = -self.left_padding
 
     @property
-    def keys(self) -> Any:
-        """All rows' keys with their room (a triple where they are quantised), None while empty."""
-        return of.halves(self._planes)[0] if self._planes else None
-
-    @keys.setter
-    def keys(self, keys: Any) -> None:
-        # Some models put a dependency or blanks there; room and places stay the same.
-        self._planes = of.of_halves(keys, self.values)
-
-    @property
-    def values(self) -> Any:
-        """All rows' values with their room (a triple where they are quantised), None while empty."""
-        return of.halves(self._planes)[1] if self._planes else None
-
-    @values.setter
-    def values(self, values: Any) -> None:
-        self._planes = of.of_halves(self.keys, values)
-
-    @property
     def state(self) -> tuple[mx.array, ...]:
         """Every array, to be evaluated."""
         return (*self._planes, self.offset, self.left_padding)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the planes, room and padding included."""
-        return sum(plane.nbytes for plane in self._planes)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
         """Append [rows, heads, tokens, width] to every row; return keys and values of all tokens so far."""

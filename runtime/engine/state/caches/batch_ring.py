@@ -19,6 +19,7 @@ from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.cache import RotatingKVCache
 
 from . import planes as of
+from .batch_halves import BatchHalves
 from .rotating_quantised import in_order
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from .planes import Planes
 
 
-class BatchRingKVCache:
+class BatchRingKVCache(BatchHalves):
     """Rows of RotatingKVCache. One thread, its stream. Padding, lengths and phase are known to the host.
 
     ``offset`` [rows]: tokens of each row, for rotary positions.
@@ -45,40 +46,16 @@ class BatchRingKVCache:
         self.reusable_from = [0] * len(lengths)
         self._lengths = list(lengths)
         self._pads = [0] * len(lengths)
-        self._planes: Planes = []
+        self._planes = []
         self._used: int = 0
         self._idx: int = 0
         self._slid: int = 0
         self._added: int = 0
 
     @property
-    def keys(self) -> Any:
-        """All rows' keys with their room (a triple where they are quantised), None while empty."""
-        return of.halves(self._planes)[0] if self._planes else None
-
-    @keys.setter
-    def keys(self, keys: Any) -> None:
-        # Some models put a dependency or blanks there; room and places stay the same.
-        self._planes = of.of_halves(keys, self.values)
-
-    @property
-    def values(self) -> Any:
-        """All rows' values with their room (a triple where they are quantised), None while empty."""
-        return of.halves(self._planes)[1] if self._planes else None
-
-    @values.setter
-    def values(self, values: Any) -> None:
-        self._planes = of.of_halves(self.keys, values)
-
-    @property
     def state(self) -> tuple[mx.array, ...]:
         """Every array, to be evaluated."""
         return (*self._planes, self.offset)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the planes, room and padding included."""
-        return sum(plane.nbytes for plane in self._planes)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
         """Add [rows, heads, tokens, width] to every row; return what attention may look at, as it lies."""
