@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import ClientConnectionResetError, web
 
-from .chunks import KEEP_ALIVE, error_event
+from .replies.chunks import KEEP_ALIVE, error_event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from .reply import elapsed_ms
+from .replies.reply import elapsed_ms
 from .serving import RequestRecord
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from ...actors.requests import Admitted
     from ..engine.port import Finished
-    from .chat import ChatCall
     from .errors import HttpError
     from .events import EventStream
+    from .schema.chat import ChatCall
 
 _SANE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
 

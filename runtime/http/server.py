@@ -14,9 +14,9 @@ from .boundary import Boundary
 from .errors import HttpError
 from .exchange import EXCHANGE
 from .guard import cors_headers, guard_middleware
-from .routes_cache import CacheRoutes
-from .routes_chat import ChatRoutes
-from .routes_state import StateRoutes
+from .routes.cache import CacheRoutes
+from .routes.chat import ChatRoutes
+from .routes.state import StateRoutes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from samovar.runtime.engine.port import Sampling
-from samovar.runtime.http.accepted import INERT, SUPPORTED, UNSUPPORTED
-from samovar.runtime.http.chat import ChatCall, parse_chat
 from samovar.runtime.http.errors import HttpError
+from samovar.runtime.http.schema.accepted import INERT, SUPPORTED, UNSUPPORTED
+from samovar.runtime.http.schema.chat import ChatCall, parse_chat
 
 from .fakes import INFO, chat
 

@@ -15,10 +15,10 @@ from .reply import logprobs_json, usage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...actors.requests import PrefixReuse
-    from ...actors.stream import StreamTimes
-    from ..engine.port import Finished, TokenLogprob
-    from .chat import ChatCall
+    from ....actors.requests import PrefixReuse
+    from ....actors.stream import StreamTimes
+    from ...engine.port import Finished, TokenLogprob
+    from ..schema.chat import ChatCall
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"

@@ -18,7 +18,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from .errors import HttpError, unsupported
+from ..errors import HttpError, unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from ...actors.requests import Refused
-from ..engine.port import Cancelled, Failed, Finished
-from .body import read_object
-from .chat import ChatCall, parse_chat
-from .chunks import ChunkEncoder
-from .errors import HttpError, not_ready
-from .events import EventStream
-from .exchange import EXCHANGE, Exchange
-from .reply import WholeReply, failure, settle
+from ....actors.requests import Refused
+from ...engine.port import Cancelled, Failed, Finished
+from ..body import read_object
+from ..errors import HttpError, not_ready
+from ..events import EventStream
+from ..exchange import EXCHANGE, Exchange
+from ..replies.chunks import ChunkEncoder
+from ..replies.reply import WholeReply, failure, settle
+from ..schema.chat import ChatCall, parse_chat
 
 if TYPE_CHECKING:
-    from ...actors.requests import Admitted
-    from ..metrics import Metrics
-    from .options import HttpOptions
-    from .serving import Serving
+    from ....actors.requests import Admitted
+    from ...metrics import Metrics
+    from ..options import HttpOptions
+    from ..serving import Serving
 
 # A refusal's code -> status; whatever is not listed is the client's mistake.
 _REFUSALS = {"queue_full": 429, "draining": 503, "lane_crashed": 500}

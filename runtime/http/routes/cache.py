@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import orjson
 from aiohttp import web
 
-from ...actors.requests import Refused
-from .body import read_object
-from .chat import MAX_SESSION_CHARS, parse_chat
-from .errors import HttpError, bad_value, missing, not_ready
-from .fields import Fields
-from .routes_chat import refusal
+from ....actors.requests import Refused
+from ..body import read_object
+from ..errors import HttpError, bad_value, missing, not_ready
+from ..schema.chat import MAX_SESSION_CHARS, parse_chat
+from ..schema.fields import Fields
+from .chat import refusal
 
 if TYPE_CHECKING:
-    from .cache_serving import CacheServing, TierChoice
-    from .options import HttpOptions
-    from .serving import Serving
+    from ..cache_serving import CacheServing, TierChoice
+    from ..options import HttpOptions
+    from ..serving import Serving
 
 FLUSH_S = 60.0
 DRAIN_S = 60.0

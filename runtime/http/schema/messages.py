@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from .errors import HttpError, bad_value, missing, unsupported
+from ..errors import HttpError, bad_value, missing, unsupported
 from .fields import Fields, as_object, describe
 
 if TYPE_CHECKING:

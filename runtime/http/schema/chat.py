@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from ...actors.requests import GenerationRequest
-from ..engine.port import ModelInfo, Sampling
+from ....actors.requests import GenerationRequest
+from ...engine.port import ModelInfo, Sampling
+from ..errors import bad_value, unknown_model, unsupported
 from .accepted import check_names
-from .errors import bad_value, unknown_model, unsupported
 from .fields import Fields, describe
 from .messages import parse_messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ...actors.requests import ServiceClass
+    from ....actors.requests import ServiceClass
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 512

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from .errors import bad_value
+from ..errors import bad_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

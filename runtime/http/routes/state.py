@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import orjson
 from aiohttp import web
 
-from ..metrics import CONTENT_TYPE
-from ..version import version
-from .chat import served_names
-from .errors import HttpError, not_ready, unknown_model
+from ...metrics import CONTENT_TYPE
+from ...version import version
+from ..errors import HttpError, not_ready, unknown_model
+from ..schema.chat import served_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..engine.port import ModelInfo
-    from ..metrics import Metrics
-    from .options import HttpOptions
-    from .serving import Readiness, Serving
+    from ...engine.port import ModelInfo
+    from ...metrics import Metrics
+    from ..options import HttpOptions
+    from ..serving import Readiness, Serving
 
 
 class StateRoutes:

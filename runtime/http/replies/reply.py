@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from ..engine.port import Cancelled, Delta, Failed, Finished, TokenLogprob
-from .errors import HttpError, internal
+from ...engine.port import Cancelled, Delta, Failed, Finished, TokenLogprob
+from ..errors import HttpError, internal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...actors.requests import PrefixReuse
-    from ...actors.stream import StreamEvent, StreamTimes
-    from .chat import ChatCall
+    from ....actors.requests import PrefixReuse
+    from ....actors.stream import StreamEvent, StreamTimes
+    from ..schema.chat import ChatCall
 
 _REPLACEMENT = "\ufffd"
 

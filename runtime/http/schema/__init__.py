@@ -1,0 +1,1 @@
+"""What clients may send: one model for each body, which validates requests and makes ``/openapi.json``."""
