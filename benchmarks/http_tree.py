@@ -40,7 +40,7 @@ MOST_TOKENS_PER_S = 40_000.0
 class SilentCodec:
     """Renders every conversation to one token."""
 
-    def render_chat(self, messages: object, template_kwargs: object) -> Sequence[int]:  # noqa: ARG002
+    def render(self, prompt: object, constraint: object = None) -> Sequence[int]:  # noqa: ARG002
         """Return one token."""
         return (1,)
 

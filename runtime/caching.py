@@ -107,11 +107,11 @@ class TreeCache:
         """Say what a request would reuse."""
         codec = self._codec()
         try:
-            prompt = await self._pool.run(codec.render_chat, request.messages, request.template_kwargs)
+            prompt = await self._pool.run(codec.render, request.prompt, request.constraint)
         except EngineError as error:
-            return Refused(error.code, str(error), "messages")
+            return Refused(error.code, str(error), request.prompt_field)
         rate = await self._prefill_tps()
-        found = await self._residency.explain(prompt.tokens, "", rate, ASK_S)
+        found = await self._residency.explain(prompt.tokens, request.namespace, rate, ASK_S)
         would_save = max(0, found.ssd_tokens - found.ram_tokens)
         return CacheExplanation(
             prompt_tokens=found.prompt_tokens,

@@ -13,7 +13,8 @@ from .verdicts import fingerprint
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ...runtime.engine.port import ModelInfo, RenderedPrompt, Sampling
+    from ...runtime.engine.port import ModelInfo, Sampling
+    from ...runtime.engine.prompt import RenderedPrompt
     from ..requests import GenerationRequest, ServiceClass
     from .options import SchedulerOptions
 
@@ -39,9 +40,9 @@ class Admittance:
         """Return the request as it may wait, or why it cannot be served at all."""
         count, context = len(prompt.tokens), self.model.context_length
         if not count:
-            return Refused("empty_prompt", "the messages render to no tokens", "messages")
+            return Refused("empty_prompt", "the prompt has no tokens", request.prompt_field)
         if count >= context:
-            return _beyond_context(count, context)
+            return _beyond_context(count, context, request.prompt_field)
         wanted = request.max_tokens
         max_tokens = min(wanted or self.options.max_tokens, context - count)
         if not self._fits(count + max_tokens):
@@ -54,7 +55,9 @@ class Admittance:
         row = replace(row, sampling=self._seeded(row.sampling))
         due_s = arrived_s + HANDICAP_S[request.service_class]
         kv_bytes = self._bytes(count + max_tokens)
-        return Asked(request, row, prompt.tokens, kv_bytes, arrived_s, due_s, known)
+        return Asked(
+            request, row, prompt.tokens, kv_bytes, arrived_s, due_s, known, in_reasoning=prompt.in_reasoning
+        )
 
     def _row(self, request: GenerationRequest, prompt: RenderedPrompt, max_tokens: int) -> RowRequest:
         sampling = request.sampling
@@ -69,7 +72,9 @@ class Admittance:
             request.top_logprobs,
             boundary=prompt.boundary,
             publish=self.publish,
+            namespace=request.namespace,
             stop_tokens=request.stop_tokens,
+            guide=prompt.guide,
         )
 
     def _seeded(self, sampling: Sampling) -> Sampling:
@@ -103,9 +108,9 @@ class Admittance:
         )
 
 
-def _beyond_context(tokens: int, context_length: int) -> Refused:
+def _beyond_context(tokens: int, context_length: int, field: str) -> Refused:
     return Refused(
         "context_length_exceeded",
         f"the prompt has {tokens} tokens; the model's context holds {context_length}, reply included",
-        "messages",
+        field,
     )

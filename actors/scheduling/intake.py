@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...runtime.engine.errors import EngineError
+from ...runtime.engine.errors import ConstraintError, EngineError
 from ...runtime.kernel import Ask, Deferred
 from ..requests import Admission, GenerationRequest, Refused
 
 if TYPE_CHECKING:
-    from ...runtime.engine.port import RenderedPrompt, TextCodec
+    from ...runtime.engine.port import TextCodec
+    from ...runtime.engine.prompt import RenderedPrompt
     from ...runtime.kernel import BlockingPool, Context
     from ...storage.tokens import TokenIds
     from ..scheduler import SchedulerMessage
@@ -122,7 +123,7 @@ class Intake:
             return
         self._preparing[request.id] = _Preparing(answer, self._ctx.now_s())
         self._ctx.spawn(
-            self._pool.run(self._codec.render_chat, request.messages, request.template_kwargs),
+            self._pool.run(self._codec.render, request.prompt, request.constraint),
             lambda prompt: Prepared(message, prompt),
             lambda error: PreparationFailed(message, error),
         )
@@ -143,7 +144,8 @@ class Intake:
         answer = self._preparing.pop(message.submit.request.id).answer
         error = message.error
         if isinstance(error, EngineError) and not error.retryable:
-            self._refuse(answer, Refused(error.code, str(error), "messages"))
+            field = error.param if isinstance(error, ConstraintError) else message.submit.request.prompt_field
+            self._refuse(answer, Refused(error.code, str(error), field))
         else:
             answer.reject(error)
 

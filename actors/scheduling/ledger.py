@@ -30,7 +30,8 @@ class Asked:
 
     ``row`` is the row as it starts from nothing, its seed chosen. ``tokens`` are its prompt, ``kv_bytes``
     what its state takes at its longest. ``arrived_s`` is when it came (loop time), ``due_s`` orders the
-    queue. ``fingerprint`` is the same for the same request sent again.
+    queue. ``fingerprint`` is the same for the same request sent again. ``in_reasoning``: the reply begins
+    inside the model's reasoning.
     """
 
     request: GenerationRequest
@@ -40,6 +41,7 @@ class Asked:
     arrived_s: float
     due_s: float
     fingerprint: bytes
+    in_reasoning: bool = False
 
     @property
     def id(self) -> str:

@@ -165,7 +165,8 @@ class Seating:
         """Answer a client and take its request into the ledger; None when the client has left."""
         asked = waiting.asked
         stream = RequestStream(asked.id, self._ask_to_cancel)
-        if not waiting.answer.reply(Admitted(stream, len(asked.tokens), self._reuse(taken))):
+        admitted = Admitted(stream, len(asked.tokens), self._reuse(taken), asked.in_reasoning)
+        if not waiting.answer.reply(admitted):
             self._ledger.counts.cancelled += 1
             return None
         stream.submitted_s, stream.started_s = waiting.asked.arrived_s, self._ctx.now_s()

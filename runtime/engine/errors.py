@@ -13,6 +13,7 @@ EngineError
 ├── SchemeRefused            the KV scheme that was configured is not possible with this model or device
 ├── LaneStepFailed           a step of a lane raised; says in which phase and for which rows
 ├── TemplateError            the chat template refused the messages
+├── ConstraintError          a constraint on the reply that cannot be compiled
 └── PromptError              a prompt the model cannot take
     └── PromptTooLong        it cannot fit the model's context, however it is encoded
 """
@@ -102,6 +103,16 @@ class TemplateError(EngineError):
     """The model's chat template refused the messages."""
 
     code = "template_error"
+
+
+class ConstraintError(EngineError):
+    """A schema, regular expression or grammar that cannot be used. ``param`` is the request's field."""
+
+    code = "invalid_constraint"
+
+    def __init__(self, message: str, param: str) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class PromptError(EngineError):

@@ -9,11 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
+from .prompt import PLAIN_REPLIES, ReplyFormat
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ...storage.tokens import TokenIds
     from .checkpoint import Checkpoint, Prefix
+    from .prompt import Constraint, Guide, Prompt, RenderedPrompt
 
 FinishReason: TypeAlias = Literal["stop", "length"]
 Phase: TypeAlias = Literal["prefill", "join", "decode", "extract", "publish", "step"]
@@ -59,6 +62,8 @@ class RowRequest:
     ``prefix`` is state to start from, at most all but the last token of prompt and ``emitted``. With
     ``publish`` the row publishes checkpoints under ``namespace``: one at ``boundary`` tokens (the part of the
     prompt that later turns will render again; 0 for none) if that much is prefilled here, and one at its end.
+
+    With a ``guide`` every token of the row, end tokens included, is one that the guide allows.
     """
 
     id: str
@@ -73,6 +78,7 @@ class RowRequest:
     namespace: str = ""
     emitted: tuple[int, ...] = ()
     stop_tokens: frozenset[int] = frozenset()
+    guide: Guide | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The row ended by itself and has left the batch. Terminal. ``text`` is what was still held back."""
+    """The row ended by itself and has left the batch. Terminal. ``text`` is what was still held back.
+
+    ``stopped_by`` is the stop string that ended it, if one did.
+    """
 
     id: str
     reason: FinishReason
@@ -132,6 +141,7 @@ class Finished:
     prefill_ms: float
     decode_ms: float
     cached_tokens: int = 0
+    stopped_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,28 +210,14 @@ class Detokenizer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedPrompt:
-    """A conversation as ids, ready for the assistant's reply.
-
-    The first ``boundary`` tokens are those that the next turn will render again, whether the reply is text
-    or a tool's result; 0 when that is not known.
-    """
-
-    tokens: TokenIds
-    boundary: int = 0
-
-
 class TextCodec(Protocol):
     """A model's tokenizer and chat template. Any thread; methods may take milliseconds."""
 
-    def render_chat(
-        self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
-    ) -> RenderedPrompt:
-        """Return the prompt ids of a conversation, ready for the assistant's reply.
+    def render(self, prompt: Prompt, constraint: Constraint | None = None) -> RenderedPrompt:
+        """Return the ids of a prompt, ready for the reply, and the constraint compiled.
 
-        Where the text begins with a sequence that was remembered, its ids are kept. Raises TemplateError when
-        the model's template refuses the messages.
+        Where a conversation's text begins with a sequence that was remembered, its ids are kept. Raises
+        TemplateError when the model's template refuses the messages, ConstraintError, PromptError.
         """
         ...
 
@@ -277,7 +273,8 @@ class ModelInfo:
 
     ``trims``: whether every state of it can be shortened, so that one checkpoint serves all its prefixes.
     ``layers``: how many cache layers it has of each signature, under ``scheme``, and ``scheme_notes`` which
-    of them that scheme leaves as they are, and why. ``kv``: what a row's state costs.
+    of them that scheme leaves as they are, and why. ``kv``: what a row's state costs. ``reply``: how it marks
+    up its replies.
     """
 
     id: str
@@ -291,6 +288,7 @@ class ModelInfo:
     scheme: str = "bf16"
     kv: KvCost = KvCost()
     scheme_notes: tuple[str, ...] = ()
+    reply: ReplyFormat = PLAIN_REPLIES
 
 
 class LaneBackend(Protocol):

@@ -13,6 +13,7 @@ from samovar.storage.tokens import TokenIds
 from tests.kit import virtual
 from tests.kit.checkpoints import FakeDisk
 from tests.kit.engine import FakeEngine
+from tests.kit.prompts import chat
 from tests.kit.states import FakeState
 
 from .tree import Serving, drain, serving
@@ -206,9 +207,7 @@ async def test_a_residency_that_crashes_costs_a_hit_and_nothing_else() -> None:
 async def test_a_session_finds_its_last_state() -> None:
     async with serving(cache=True) as tree:
         for turn, content in enumerate((PROMPT, PROMPT + " and more")):
-            ask = GenerationRequest(
-                f"t{turn}", ({"role": "user", "content": content},), max_tokens=3, session_id="chat"
-            )
+            ask = GenerationRequest(f"t{turn}", chat(content), max_tokens=3, session_id="chat")
             answer = await tree.scheduler.submit(ask, 60.0)
             assert isinstance(answer, Admitted)
             await drain(answer.stream)

@@ -20,13 +20,14 @@ from samovar.runtime.kernel import InjectedCrash
 from samovar.storage.tokens import TokenIds
 
 from tests.kit import virtual
+from tests.kit.prompts import chat
 
 TOKENS = TokenIds.of([1, 2, 3])
 
 
 def running(name: str) -> Running:
     row = RowRequest(name, TOKENS, 5)
-    asked = Asked(GenerationRequest(name, ()), row, TOKENS, 0, 0.0, 0.0, b"")
+    asked = Asked(GenerationRequest(name, chat()), row, TOKENS, 0, 0.0, 0.0, b"")
     return Running(asked, RequestStream(name, lambda _: None))
 
 

@@ -19,6 +19,7 @@ from samovar.runtime.kernel import BlockingPool, ChildSpec, RestartLimit, Superv
 from tests.kit import KitSystem
 from tests.kit.checkpoints import FakeGauge
 from tests.kit.engine import FakeEngine
+from tests.kit.prompts import chat
 
 if TYPE_CHECKING:
     from samovar.actors.stream import RequestStream, StreamEvent
@@ -57,7 +58,7 @@ class Serving:
 
 
 def request(request_id: str, content: str = "ab", max_tokens: int | None = 3) -> GenerationRequest:
-    return GenerationRequest(request_id, ({"role": "user", "content": content},), max_tokens=max_tokens)
+    return GenerationRequest(request_id, chat(content), max_tokens=max_tokens)
 
 
 def serving(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from samovar.runtime.engine.port import RenderedPrompt
+from samovar.runtime.engine.prompt import Constraint, Prompt, RenderedPrompt
 from samovar.runtime.engine.state.scheme import KvChoice
 from samovar.storage.tokens import TokenIds
 
+from tests.kit.prompts import messages_of
 from tests.kit.tiny import CharacterCodec, TinyEngine
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class RawCodec(CharacterCodec):
@@ -21,8 +19,8 @@ class RawCodec(CharacterCodec):
     def __init__(self, end_tokens: frozenset[int] = frozenset()) -> None:
         self.end_tokens = end_tokens
 
-    def render_chat(self, messages: Sequence[Any], template_kwargs: Any) -> RenderedPrompt:
-        ids = TokenIds.of(self.encode("".join(str(message["content"]) for message in messages)))
+    def render(self, prompt: Prompt, constraint: Constraint | None = None) -> RenderedPrompt:
+        ids = TokenIds.of(self.encode("".join(str(message["content"]) for message in messages_of(prompt))))
         return RenderedPrompt(ids, len(ids))
 
 

@@ -12,6 +12,7 @@ from samovar.storage.container import read_header
 from tests.actors.storage_tree import Gate
 from tests.kit.disk import FaultDisk
 from tests.kit.engine import FakeEngine
+from tests.kit.prompts import chat
 
 from .rig import assistant, logged, run, serving, tiny, user
 
@@ -197,7 +198,7 @@ def test_b095_one_damaged_file_costs_one_entry() -> None:
 
 def token_file(disk: FaultDisk, body: str) -> Path | None:
     """Return the file that holds a chat's prompt, if there is one."""
-    start = tiny().codec().render_chat([user(body)], {}).tokens
+    start = tiny().codec().render(chat(body)).tokens
     for path in kv_files(disk):
         tokens = read_header(disk, path).header.spec.tokens
         if tokens.common_prefix(start) >= len(start) - 1:

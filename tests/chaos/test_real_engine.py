@@ -11,6 +11,7 @@ import pytest
 from samovar.actors.requests import Admitted, GenerationRequest
 from samovar.runtime.engine.batching.backend import BackendOptions
 from samovar.runtime.engine.port import Finished, Sampling
+from samovar.runtime.engine.prompt import Conversation
 
 from tests.actors.tree import drain
 from tests.cases.rig import logged, serving
@@ -39,7 +40,7 @@ def requests(chance: Random) -> list[GenerationRequest]:
         content = "tell me more of it. " * chance.choice([0, 1, 3]) + "abcdefgh"[n] * chance.randint(1, 30)
         sampling = Sampling(temperature=0.9, seed=n) if n % 2 else Sampling()
         messages = ({"role": "user", "content": content},)
-        made.append(GenerationRequest(f"r{n}", messages, sampling, max_tokens=TOKENS + n))
+        made.append(GenerationRequest(f"r{n}", Conversation(messages), sampling, max_tokens=TOKENS + n))
     return made
 
 

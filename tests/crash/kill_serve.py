@@ -29,9 +29,8 @@ from tests.kit.killer import KillingFilesystem, KillPoint
 from tests.kit.states import FakeState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from samovar.runtime.engine.port import RenderedPrompt, RowRequest
+    from samovar.runtime.engine.port import RowRequest
+    from samovar.runtime.engine.prompt import Constraint, Prompt, RenderedPrompt
 
 
 @dataclass
@@ -50,12 +49,10 @@ class ArmingCodec(FakeCodec):
     def __init__(self, point: ArmedPoint | None) -> None:
         self._point = point
 
-    def render_chat(
-        self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
-    ) -> RenderedPrompt:
+    def render(self, prompt: Prompt, constraint: Constraint | None = None) -> RenderedPrompt:
         if self._point is not None:
             self._point.armed = True
-        return super().render_chat(messages, template_kwargs)
+        return super().render(prompt, constraint)
 
 
 @dataclass

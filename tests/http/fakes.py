@@ -17,6 +17,7 @@ from samovar.actors.requests import NO_REUSE, Admission, Admitted, GenerationReq
 from samovar.actors.spilling.spill_reports import FlushReport
 from samovar.actors.stream import RequestStream
 from samovar.runtime.engine.port import Cancelled, Delta, Finished, ModelInfo, Prefilled, TokenLogprob
+from samovar.runtime.engine.prompt import Conversation
 from samovar.runtime.http.cache_serving import (
     CacheEntry,
     CacheExplanation,
@@ -51,6 +52,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(limited())
+
+
+def conversation(request: GenerationRequest) -> Conversation:
+    assert isinstance(request.prompt, Conversation)
+    return request.prompt
 
 
 def finished(request_id: str, tokens: int = 3, reason: Any = "stop", text: str = "") -> Finished:
@@ -218,7 +224,7 @@ class FakeCache:
         return ClearReport(3 if tier != "ssd" else 0, 4 if tier != "ram" else 0)
 
     async def explain(self, request: GenerationRequest) -> CacheExplanation | Refused:
-        self._note("explain", request.messages, request.session_id)
+        self._note("explain", conversation(request).messages, request.session_id)
         return self.explanation
 
     async def drain_cache(self, timeout_s: float) -> DrainReport:

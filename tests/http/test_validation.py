@@ -8,7 +8,7 @@ from samovar.runtime.http.errors import HttpError
 from samovar.runtime.http.schema.accepted import INERT, SUPPORTED, UNSUPPORTED
 from samovar.runtime.http.schema.chat import ChatCall, parse_chat
 
-from .fakes import INFO, chat
+from .fakes import INFO, chat, conversation
 
 if TYPE_CHECKING:
     from samovar.actors.requests import GenerationRequest
@@ -274,14 +274,17 @@ def test_session_sources_in_order() -> None:
 
 def test_parts_are_joined_like_the_whole_text() -> None:
     parts = [{"type": "text", "text": "Which planet "}, {"type": "text", "text": "is red?"}]
-    assert request(content=parts).messages == request(content="Which planet is red?").messages
+    assert (
+        conversation(request(content=parts)).messages
+        == conversation(request(content="Which planet is red?")).messages
+    )
 
 
 def test_developer_is_system() -> None:
     found = parse(
         {"messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "x"}]}
     )
-    assert found.request.messages[0] == {"role": "system", "content": "Be brief."}
+    assert conversation(found.request).messages[0] == {"role": "system", "content": "Be brief."}
 
 
 def test_tool_history_is_kept_as_it_is() -> None:
@@ -295,7 +298,7 @@ def test_tool_history_is_kept_as_it_is() -> None:
         {"role": "tool", "tool_call_id": "c1", "content": "cut"},
         {"role": "assistant", "reasoning_content": "hm", "tool_calls": None},
     ]
-    assert parse({"messages": history}).request.messages == (
+    assert conversation(parse({"messages": history}).request).messages == (
         {"role": "user", "content": "go", "name": "Ann"},
         {"role": "assistant", "content": "", "tool_calls": calls},
         {"role": "tool", "content": "cut", "tool_call_id": "c1"},
@@ -305,11 +308,11 @@ def test_tool_history_is_kept_as_it_is() -> None:
 
 def test_an_assistants_refusal_part_is_text() -> None:
     message = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
-    assert parse({"messages": [message]}).request.messages[0]["content"] == "No."
+    assert conversation(parse({"messages": [message]}).request).messages[0]["content"] == "No."
 
 
 def test_template_kwargs_pass_through() -> None:
-    assert request(chat_template_kwargs={"enable_thinking": False}).template_kwargs == {
+    assert conversation(request(chat_template_kwargs={"enable_thinking": False})).template_kwargs == {
         "enable_thinking": False
     }
 

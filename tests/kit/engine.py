@@ -19,17 +19,18 @@ from samovar.runtime.engine.port import (
     ModelInfo,
     Prefilled,
     Published,
-    RenderedPrompt,
     RowEvent,
     RowRequest,
 )
+from samovar.runtime.engine.prompt import Constraint, Prompt, RenderedPrompt
 from samovar.storage.identity import Identity
 from samovar.storage.tokens import TokenIds
 
+from tests.kit.prompts import messages_of
 from tests.kit.states import FakeRestorer, FakeState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from samovar.runtime.engine.checkpoint import MemoryGauge
     from samovar.runtime.engine.port import Phase
@@ -59,10 +60,8 @@ class FakeDetokenizer:
 class FakeCodec:
     """One token per character of the messages' contents; a content of "!bad" is refused by the template."""
 
-    def render_chat(
-        self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
-    ) -> RenderedPrompt:
-        text = "".join(str(message["content"]) for message in messages)
+    def render(self, prompt: Prompt, constraint: Constraint | None = None) -> RenderedPrompt:
+        text = "".join(str(message["content"]) for message in messages_of(prompt))
         if text == "!bad":
             raise TemplateError("the template refuses these messages")
         ids = TokenIds.of(self.encode(text))

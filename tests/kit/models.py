@@ -17,12 +17,15 @@ import samovar.runtime.engine  # noqa: F401 - loads OpenBLAS before MLX
 from mlx.utils import tree_flatten, tree_unflatten
 from samovar.runtime.engine.cpu import attention as cpu_attention
 from samovar.runtime.engine.models.loading import evaluate_model
-from samovar.runtime.engine.port import ModelInfo, RenderedPrompt
+from samovar.runtime.engine.port import ModelInfo
+from samovar.runtime.engine.prompt import Constraint, Prompt, RenderedPrompt
 from samovar.runtime.engine.state.scheme import BF16, KvScheme
 from samovar.storage.tokens import TokenIds
 
+from tests.kit.prompts import messages_of
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 VOCAB = 256
 WINDOW = 16
@@ -164,10 +167,8 @@ class ByteCodec:
     def __init__(self, end_tokens: frozenset[int] = frozenset()) -> None:
         self.end_tokens = end_tokens
 
-    def render_chat(
-        self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
-    ) -> RenderedPrompt:
-        text = "".join(f"{each['role']}: {each['content']}\n" for each in messages)
+    def render(self, prompt: Prompt, constraint: Constraint | None = None) -> RenderedPrompt:
+        text = "".join(f"{each['role']}: {each['content']}\n" for each in messages_of(prompt))
         return RenderedPrompt(TokenIds.of(self.encode(text)))
 
     def remember(self, tokens: TokenIds) -> None:

@@ -14,7 +14,8 @@ import mlx.core as mx
 from samovar.runtime.engine.batching.backend import BackendOptions, MlxBackend
 from samovar.runtime.engine.memory import MlxMemoryGauge
 from samovar.runtime.engine.models.batchable import always_trims
-from samovar.runtime.engine.port import ModelInfo, RenderedPrompt
+from samovar.runtime.engine.port import ModelInfo
+from samovar.runtime.engine.prompt import Constraint, Prompt, RenderedPrompt
 from samovar.runtime.engine.state.accounting import SAMPLE_TOKENS, kv_cost, layout_of, signatures_of
 from samovar.runtime.engine.state.restore import MlxRestorer
 from samovar.runtime.engine.state.scheme import KvChoice, KvScheme
@@ -23,9 +24,10 @@ from samovar.storage.identity import Identity
 from samovar.storage.tokens import TokenIds
 
 from tests.kit.models import VOCAB, build
+from tests.kit.prompts import messages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from samovar.runtime.engine.checkpoint import Restorer
 
@@ -56,11 +58,9 @@ class CharacterCodec:
 
     end_tokens = frozenset((END,))
 
-    def render_chat(
-        self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
-    ) -> RenderedPrompt:
+    def render(self, prompt: Prompt, constraint: Constraint | None = None) -> RenderedPrompt:
         ids: list[int] = []
-        for message in messages:
+        for message in messages_of(prompt):
             ids += [TURN, *self.encode(f"{message['role']}:{message['content']}"), END]
         ids += [TURN, *self.encode("assistant:")]
         return RenderedPrompt(TokenIds.of(ids), len(ids))

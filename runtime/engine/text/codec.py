@@ -9,7 +9,9 @@ import jinja2
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from ..errors import PromptTooLong, TemplateError
+from ....storage.tokens import TokenIds
+from ..errors import ConstraintError, PromptTooLong, TemplateError
+from ..prompt import Conversation, GivenIds, PlainText, RenderedPrompt
 from .detokenize import BytesDetokenizer, TokenBytes, WindowDetokenizer, byte_level_table
 from .history import TokenHistory
 from .prompts import PromptEncoder
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
     import tokenizers
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-    from ....storage.tokens import TokenIds
-    from ..port import Detokenizer, RenderedPrompt
+    from ..port import Detokenizer
+    from ..prompt import Constraint, Prompt
     from .history import HistoryFigures
     from .prompts import Offsets
 
@@ -112,6 +114,19 @@ class HfTextCodec:
             raise TemplateError(f"the chat template refused the messages: {_short(error)}") from error
         self._check_size(text)
         return self._prompts.prompt(text, next_turns(lambda more: self._try(more, template_kwargs), messages))
+
+    def render(self, prompt: Prompt, constraint: Constraint | None = None) -> RenderedPrompt:
+        """Return the ids of a prompt, ready for the reply."""
+        if constraint is not None:
+            raise ConstraintError("replies cannot be constrained yet", constraint.param)
+        match prompt:
+            case Conversation():
+                return self.render_chat(prompt.messages, prompt.template_kwargs)
+            case PlainText():
+                self._check_size(prompt.text)
+                return RenderedPrompt(TokenIds.of(self.encode(prompt.text)))
+            case GivenIds():
+                return RenderedPrompt(TokenIds.of(prompt.tokens))
 
     def remember(self, tokens: TokenIds) -> None:
         """Note the ids of a prompt with its reply as the model saw them. The next render does the work."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ....storage.tokens import TokenIds
-from ..port import RenderedPrompt
+from ..prompt import RenderedPrompt
 from .turns import common_items, settled_tokens, shared_chars, tails
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ....actors.requests import GenerationRequest
 from ...engine.port import ModelInfo, Sampling
+from ...engine.prompt import Conversation
 from ..errors import bad_value, unknown_model, unsupported
 from .accepted import check_names
 from .fields import Fields, describe
@@ -81,14 +82,13 @@ def parse_chat(
     top_logprobs = _top_logprobs(fields)
     request = GenerationRequest(
         id=f"chatcmpl-{token_hex(12)}",
-        messages=parse_messages(fields),
+        prompt=Conversation(parse_messages(fields), (), _template_kwargs(fields)),
         sampling=_sampling(fields, info),
         temperature_given=fields.value("temperature") is not None,
         max_tokens=_max_tokens(fields, info),
         stop=_stops(fields),
         stop_tokens=_stop_tokens(fields, info.vocab_size),
         top_logprobs=top_logprobs,
-        template_kwargs=_template_kwargs(fields),
         session_id=_session(fields, headers),
         service_class=_service_class(fields),
     )
