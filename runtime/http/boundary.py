@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aiohttp import ClientConnectionResetError, web
 
 from ..kernel.errors import AskError
-from .errors import HttpError, internal, timed_out
+from .errors import HttpError, envelope_for, internal, timed_out
 from .exchange import EXCHANGE, Exchange, request_id
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Boundary:
             except Exception as caught:  # noqa: BLE001 - the HTTP boundary
                 error, cause = self._explain(caught, exchange)
                 status = error.status
-                response = await _render(error, exchange)
+                response = await _render(error, exchange, request.path)
             else:
                 status = response.status
         except (asyncio.CancelledError, ClientConnectionResetError):
@@ -100,13 +100,14 @@ class Boundary:
                 return internal(exchange.id), caught
 
 
-async def _render(error: HttpError, exchange: Exchange) -> web.StreamResponse:
+async def _render(error: HttpError, exchange: Exchange, path: str) -> web.StreamResponse:
     events = exchange.events
     if events is not None and events.opened:
         await events.fail(error)
         return events.response
+    body = envelope_for(path, error, exchange.id)
     return web.Response(
-        status=error.status, headers=error.headers, body=error.envelope(), content_type="application/json"
+        status=error.status, headers=error.headers, body=body, content_type="application/json"
     )
 
 

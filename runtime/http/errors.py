@@ -1,4 +1,4 @@
-"""Errors that a client is meant to see, and their OpenAI envelope.
+"""Errors that a client is meant to see, and their envelopes: OpenAI's, and Anthropic's on Anthropic's routes.
 
 HttpError is raised wherever a request goes wrong; the boundary turns it into a response, or into an
 error event when a stream has already begun. Messages name fields and limits, never internals.
@@ -14,7 +14,17 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+ANTHROPIC_ROUTES = "/v1/messages"
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 _SERVER_ERRORS_FROM = 500
 _SHOWN_CHARS = 80
 
@@ -63,6 +73,33 @@ class HttpError(Exception):
         kind = _TYPES.get(self.status, default)
         body = {"message": self.message, "type": kind, "code": self.code, "param": self.param}
         return orjson.dumps({"error": body})
+
+    def anthropic_envelope(self, request_id: str) -> bytes:
+        """Return ``{"type": "error", "error": {type, message, code, param}, "request_id"}``.
+
+        Anthropic has no code and no param. Its clients let them pass, and without a code two
+        errors of one type could not be told apart.
+        """
+        default = "api_error" if self.status >= _SERVER_ERRORS_FROM else "invalid_request_error"
+        kind = _ANTHROPIC_TYPES.get(self.status, default)
+        body = {"type": kind, "message": self.message, "code": self.code, "param": self.param}
+        return orjson.dumps({"type": "error", "error": body, "request_id": request_id})
+
+
+def is_anthropic(path: str) -> bool:
+    """Return whether a route is one of Anthropic's, so that its errors are too."""
+    return path == ANTHROPIC_ROUTES or path.startswith(ANTHROPIC_ROUTES + "/")
+
+
+def envelope_for(path: str, error: HttpError, request_id: str) -> bytes:
+    """Return the JSON body that tells ``error`` to a client of the route ``path``."""
+    return error.anthropic_envelope(request_id) if is_anthropic(path) else error.envelope()
+
+
+def error_event_for(path: str, error: HttpError, request_id: str) -> bytes:
+    """Return the server-sent event that ends an open stream of the route ``path`` with ``error``."""
+    name = b"event: error\n" if is_anthropic(path) else b""
+    return name + b"data: " + envelope_for(path, error, request_id) + b"\n\n"
 
 
 def bad_value(param: str, message: str) -> HttpError:

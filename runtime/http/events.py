@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from aiohttp import ClientConnectionResetError, web
 
-from .replies.chunks import KEEP_ALIVE, error_event
+from .errors import error_event_for
+from .exchange import EXCHANGE
+from .replies.chunks import KEEP_ALIVE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from .errors import HttpError
 
@@ -30,9 +32,22 @@ class EventStream:
     then the caller may still answer with a plain status. A write waits while a slow client's socket is
     full, so memory stays bounded. ``ended`` once ``finish`` has sent everything. Raises
     ClientConnectionResetError once the client is gone.
+
+    ``failure_event`` makes the bytes that ``fail`` ends an open stream with: the route's error event, unless
+    the route's reply sets its own, because its events are numbered or must be closed first.
     """
 
-    __slots__ = ("_keep_alive_s", "_loop", "_request", "_writing", "_wrote_s", "ended", "opened", "response")
+    __slots__ = (
+        "_keep_alive_s",
+        "_loop",
+        "_request",
+        "_writing",
+        "_wrote_s",
+        "ended",
+        "failure_event",
+        "opened",
+        "response",
+    )
 
     def __init__(self, request: web.Request, keep_alive_s: float) -> None:
         self._request = request
@@ -43,6 +58,7 @@ class EventStream:
         self.response = web.StreamResponse(headers=_HEADERS)
         self.opened = False
         self.ended = False
+        self.failure_event: Callable[[HttpError], bytes] = self._event_of_route
 
     async def write(self, data: bytes) -> None:
         """Send some whole events."""
@@ -68,7 +84,7 @@ class EventStream:
         self.response.force_close()
         try:
             async with asyncio.timeout(_FAREWELL_S):
-                await self.response.write_eof(error_event(error.envelope()))
+                await self.response.write_eof(self.failure_event(error))
         except TimeoutError:
             if self._request.transport is not None:
                 self._request.transport.abort()
@@ -84,6 +100,9 @@ class EventStream:
         finally:
             task.cancel()
             await asyncio.wait([task])
+
+    def _event_of_route(self, error: HttpError) -> bytes:
+        return error_event_for(self._request.path, error, self._request[EXCHANGE].id)
 
     async def _open(self) -> None:
         self.opened = True

@@ -62,8 +62,3 @@ class ChunkEncoder:
         if self._call.include_usage:
             chunk += self._head + b'],"usage":' + orjson.dumps(usage(finished, times, reuse)) + b"}\n\n"
         return chunk + DONE
-
-
-def error_event(envelope: bytes) -> bytes:
-    """Return the event that ends a stream which failed after its first byte."""
-    return b"data: " + envelope + b"\n\n"
