@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from ..engine.port import Cancelled, Failed
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from ...actors.requests import Refused
 
 ANTHROPIC_ROUTES = "/v1/messages"
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -25,6 +29,10 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+# A refusal's code -> status; whatever is not listed is the client's mistake.
+_REFUSALS = {"queue_full": 429, "draining": 503, "lane_crashed": 500}
+_RETRYABLE = {429, 503}
+_RETRY_AFTER_S = 1.0
 _SERVER_ERRORS_FROM = 500
 _SHOWN_CHARS = 80
 
@@ -141,3 +149,28 @@ def timed_out(limit_s: float | None) -> HttpError:
 def internal(request_id: str) -> HttpError:
     """Return the 500 for a failure that the client cannot mend; the log holds the rest under the id."""
     return HttpError(500, "internal_error", f"The server failed to answer. Request id: {request_id}.")
+
+
+def refusal(refused: Refused) -> HttpError:
+    """Return the response to a request that the scheduler would not take."""
+    status = _REFUSALS.get(refused.code, 400)
+    param = refused.param or ("messages" if refused.code == "context_length_exceeded" else None)
+    retry_after_s = refused.retry_after_s
+    if status in _RETRYABLE and retry_after_s is None:
+        retry_after_s = _RETRY_AFTER_S
+    return HttpError(status, refused.code, refused.message, param=param, retry_after_s=retry_after_s)
+
+
+def failure(ending: Cancelled | Failed, request_id: str) -> HttpError:
+    """Return what the client is told of a request that did not finish.
+
+    The event's code names the cause. Its message is the engine's own and stays in the log, unless it was
+    written for the client.
+    """
+    if isinstance(ending, Cancelled):
+        message = f"The server dropped the request. Request id: {request_id}."
+        return HttpError(503, "cancelled", message, retry_after_s=1.0)
+    error = internal(request_id)
+    cause = f"{ending.code}: {ending.message}" if ending.shown else ending.code
+    message = f"The reply could not be generated ({cause}). Request id: {request_id}."
+    return HttpError(error.status, ending.code, message, detail=ending.message)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from .replies.reply import elapsed_ms
+from .replies.usage import elapsed_ms
 from .serving import RequestRecord
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from ...actors.requests import Admitted
     from ..engine.port import Finished
+    from .call import Call
     from .errors import HttpError
     from .events import EventStream
-    from .schema.chat import ChatCall
 
 _SANE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
 
@@ -33,7 +33,7 @@ class Exchange:
     started_s: float
     timeout: asyncio.Timeout
     transport: asyncio.Transport | None
-    call: ChatCall | None = None
+    call: Call | None = None
     admitted: Admitted | None = None
     finished: Finished | None = None
     events: EventStream | None = None
@@ -55,7 +55,7 @@ class Exchange:
         reuse = self.admitted.reuse if self.admitted else None
         return RequestRecord(
             request_id=self.id,
-            generation_id=call.request.id if call else None,
+            generation_id=call.id if call else None,
             method=request.method,
             path=request.path,
             status=status,

@@ -6,15 +6,16 @@ import pytest
 from samovar.runtime.engine.port import Sampling
 from samovar.runtime.http.errors import HttpError
 from samovar.runtime.http.schema.accepted import INERT, SUPPORTED, UNSUPPORTED
-from samovar.runtime.http.schema.chat import ChatCall, parse_chat
+from samovar.runtime.http.schema.chat import parse_chat
 
 from .fakes import INFO, chat, conversation
 
 if TYPE_CHECKING:
     from samovar.actors.requests import GenerationRequest
+    from samovar.runtime.http.call import Call
 
 
-def parse(body: dict[str, object], headers: dict[str, str] | None = None) -> ChatCall:
+def parse(body: dict[str, object], headers: dict[str, str] | None = None) -> Call:
     return parse_chat(body, headers or {}, INFO, ["gpt-4o"])
 
 

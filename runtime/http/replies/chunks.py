@@ -1,6 +1,6 @@
 """The bytes of a streamed chat completion.
 
-Everything around a delta's text is the same in every chunk of a request, so it is encoded once and the
+Everything around a delta's text is the same in every chunk of a choice, so it is encoded once and the
 text spliced in: one small ``orjson.dumps`` and one concatenation a chunk.
 """
 
@@ -10,55 +10,59 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from .reply import logprobs_json, usage
+from .pieces import Text
+from .reply import logprobs_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ....actors.requests import PrefixReuse
-    from ....actors.stream import StreamTimes
-    from ...engine.port import Finished, TokenLogprob
-    from ..schema.chat import ChatCall
+    from ..call import Call
+    from .pieces import Progress
+    from .usage import Usage
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
 class ChunkEncoder:
-    """Encodes one request's stream: a role chunk, deltas, a last chunk, usage when asked for, ``[DONE]``."""
+    """Encodes a call's stream: role chunks, deltas, last chunks, usage when asked for, ``[DONE]``."""
 
-    __slots__ = ("_after", "_before", "_call", "_head", "_role", "_tail")
+    __slots__ = ("_call", "_choices", "_head", "_tail")
 
-    def __init__(self, call: ChatCall, created_s: int) -> None:
-        about = {
-            "id": call.request.id,
-            "object": "chat.completion.chunk",
-            "created": created_s,
-            "model": call.model,
-        }
+    def __init__(self, call: Call, created_s: int) -> None:
+        about = {"id": call.id, "object": "chat.completion.chunk", "created": created_s, "model": call.model}
         self._call = call
         self._head = b"data: " + orjson.dumps(about)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if call.include_usage else b"]}\n\n"
-        self._before = self._head + b'{"index":0,"delta":{"content":'
-        self._after = b'},"logprobs":null,"finish_reason":null}' + self._tail
-        role = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
-        self._role = self._head + role + self._tail
+        self._choices = [b'{"index":%d,"delta":' % index for index in range(len(call.requests))]
 
-    def role(self) -> bytes:
-        """Return the first chunk."""
-        return self._role
+    def roles(self) -> bytes:
+        """Return the first chunk of every choice."""
+        role = b'{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
+        return b"".join(self._head + choice + role + self._tail for choice in self._choices)
 
-    def delta(self, text: str, entries: Sequence[TokenLogprob]) -> bytes:
-        """Return one chunk, or nothing where there is nothing to tell."""
-        if entries and self._call.logprobs:
-            choice = b'},"logprobs":' + orjson.dumps(logprobs_json(entries)) + b',"finish_reason":null}'
-            return self._before + orjson.dumps(text) + choice + self._tail
-        return self._before + orjson.dumps(text) + self._after if text else b""
+    def progress(self, progress: Progress) -> bytes:
+        """Return the chunks of what was added to a choice; nothing where there is nothing to tell."""
+        chunks = self._delta(progress)
+        if progress.end is not None:
+            ending = b'{},"logprobs":null,"finish_reason":"%s"}' % progress.end.reason.encode()
+            chunks += self._head + self._choices[progress.index] + ending + self._tail
+        return chunks
 
-    def last(self, finished: Finished, times: StreamTimes, reuse: PrefixReuse) -> bytes:
-        """Return the chunk with the finish reason and all that follows it."""
-        ending = b'{"index":0,"delta":{},"logprobs":null,"finish_reason":"%s"}' % finished.reason.encode()
-        chunk = self._head + ending + self._tail
-        if self._call.include_usage:
-            chunk += self._head + b'],"usage":' + orjson.dumps(usage(finished, times, reuse)) + b"}\n\n"
-        return chunk + DONE
+    def done(self, usage: Usage) -> bytes:
+        """Return what follows the last choice's end."""
+        if not self._call.include_usage:
+            return DONE
+        return self._head + b'],"usage":' + orjson.dumps(usage.openai()) + b"}\n\n" + DONE
+
+    def _delta(self, progress: Progress) -> bytes:
+        text = "".join(piece.text for piece in progress.pieces if isinstance(piece, Text))
+        shown = progress.logprobs if self._call.logprobs else ()
+        if not text and not shown:
+            return b""
+        logprobs = orjson.dumps(logprobs_json(shown)) if shown else b"null"
+        content = b'{"content":' + orjson.dumps(text) + b'},"logprobs":' + logprobs
+        return self._head + self._choices[progress.index] + content + b',"finish_reason":null}' + self._tail
+
+
+def error_event(envelope: bytes) -> bytes:
+    """Return the event that ends a stream which failed after its first byte."""
+    return b"data: " + envelope + b"\n\n"

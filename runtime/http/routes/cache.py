@@ -10,10 +10,9 @@ from aiohttp import web
 
 from ....actors.requests import Refused
 from ..body import read_object
-from ..errors import HttpError, bad_value, missing, not_ready
+from ..errors import HttpError, bad_value, missing, not_ready, refusal
 from ..schema.chat import MAX_SESSION_CHARS, parse_chat
 from ..schema.fields import Fields
-from .chat import refusal
 
 if TYPE_CHECKING:
     from ..cache_serving import CacheServing, TierChoice

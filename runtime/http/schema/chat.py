@@ -7,13 +7,13 @@ off.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from ....actors.requests import GenerationRequest
 from ...engine.port import ModelInfo, Sampling
 from ...engine.prompt import Conversation
+from ..call import Call
 from ..errors import bad_value, unknown_model, unsupported
 from .accepted import check_names
 from .fields import Fields, describe
@@ -60,20 +60,9 @@ _RESERVED_KWARGS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ChatCall:
-    """A validated call: what to generate and how to answer."""
-
-    request: GenerationRequest
-    model: str
-    stream: bool
-    include_usage: bool
-    logprobs: bool
-
-
 def parse_chat(
     body: Mapping[str, object], headers: Mapping[str, str], info: ModelInfo, aliases: Sequence[str]
-) -> ChatCall:
+) -> Call:
     """Return the call that ``body`` asks for. Raises HttpError (400, 404) naming the field."""
     fields = Fields(body)
     check_names(fields)
@@ -92,8 +81,9 @@ def parse_chat(
         session_id=_session(fields, headers),
         service_class=_service_class(fields),
     )
-    return ChatCall(
-        request=request,
+    return Call(
+        id=request.id,
+        requests=(request,),
         model=info.id,
         stream=stream,
         include_usage=_include_usage(fields, stream=stream),
