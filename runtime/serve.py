@@ -63,9 +63,9 @@ def serve(config: Config) -> int:
     ``os._exit``: a thread that would not stop may still run.
     """
     try:
-        engine = _mlx_engine(config)
+        engine = mlx_engine(config)
     except ModelError as error:
-        raise _start_error(error) from error
+        raise start_error(error) from error
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run(config, engine, LineLog(), OsFilesystem()))
 
@@ -75,7 +75,7 @@ async def run(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) -
     try:
         tree = build_tree(config, engine, log, fs)
     except EngineError as error:  # the identity of the model's states needs the model
-        raise _start_error(error) from error
+        raise start_error(error) from error
     system = ActorSystem(tree.root, observer=LogObserver())
     tree.serving.system = system
     stop = _stop_on_signals()
@@ -93,7 +93,7 @@ async def _live(system: ActorSystem, tree: Tree, config: Config, stop: asyncio.E
     if not await _first(starting, stop):
         return EXIT_OK  # told to stop before it was up
     if (error := starting.exception()) is not None:
-        raise _start_error(error) from error
+        raise start_error(error) from error
     tree.serving.started()
     _log.info(
         "ready",
@@ -216,7 +216,8 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-def _start_error(error: BaseException) -> StartError:
+def start_error(error: BaseException) -> StartError:
+    """Return what to tell of a start that failed."""
     cause = error.__cause__ if isinstance(error, StartFailed) and error.__cause__ else error
     code = getattr(cause, "code", "start_failed")
     if isinstance(cause, ModelError):
@@ -228,7 +229,7 @@ def _start_error(error: BaseException) -> StartError:
     return StartError(str(cause), code, usage=False)
 
 
-def _mlx_engine(config: Config) -> Engine:
+def mlx_engine(config: Config) -> Engine:
     """Fetch, convert and name the configured model. Raises ModelError."""
     from .engine.assemble import assemble  # noqa: PLC0415 - another engine should not cost loading MLX
     from .engine.batching.backend import BackendOptions  # noqa: PLC0415
