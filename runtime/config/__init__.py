@@ -4,7 +4,7 @@ Imports neither MLX nor aiohttp, so the command line starts fast.
 """
 
 from .errors import ConfigError, Origin, Problem
-from .folders import cache_folder, kv_folder
+from .folders import cache_folder, kv_folder, state_folder
 from .load import Loaded, load
 from .schema import (
     Cache,
@@ -41,4 +41,5 @@ __all__ = [
     "cache_folder",
     "kv_folder",
     "load",
+    "state_folder",
 ]
