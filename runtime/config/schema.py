@@ -23,6 +23,10 @@ MIB = 2**20
 
 PREFILL_CHUNK = 2048
 PREFILL_CHUNK_CPU = 512
+SECRET_KEY = Text(
+    'a key of visible characters without spaces, or "sha256:" and the 64 hexadecimal digits of its digest',
+    r"(?!sha256:)[!-~]+|sha256:[0-9a-fA-F]{64}",
+)
 KV_SCHEME = r"bf16|kv8|kv4|config|turbo:k[2458]v[23458]"
 
 
@@ -44,13 +48,13 @@ class Server:
         Either(Text("a path"), "", "none"), None, "Listen on this socket file instead of host and port."
     )
     api_keys: tuple[str, ...] = key(
-        ListOf(Text("a key of visible characters without spaces", r"[!-~]+")),
+        ListOf(SECRET_KEY),
         (),
-        "Clients must present one of these keys; empty asks for none.",
+        'Clients must present one of these keys, plain or "sha256:" and its digest; empty asks for none.',
         secret=True,
     )
     admin_keys: tuple[str, ...] = key(
-        ListOf(Text("a key of visible characters without spaces", r"[!-~]+")),
+        ListOf(SECRET_KEY),
         (),
         "Keys for /admin; empty lets api_keys do.",
         secret=True,

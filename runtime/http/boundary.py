@@ -13,7 +13,8 @@ from aiohttp import ClientConnectionResetError, web
 
 from ..kernel.errors import AskError
 from .errors import HttpError, envelope_for, internal, timed_out
-from .exchange import EXCHANGE, Exchange, request_id
+from .exchange import EXCHANGE, Exchange, fresh_id, request_id
+from .serving import RequestRecord
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler, Middleware
@@ -41,6 +42,24 @@ class Boundary:
         except TimeoutError:
             return False
         return True
+
+    def unreadable(self, error: HttpError) -> web.Response:
+        """Answer and record what could not be read as a request: it has no path and reaches no middleware."""
+        known = fresh_id()
+        record = RequestRecord(
+            request_id=known,
+            generation_id=None,
+            method="-",
+            path="-",
+            status=error.status,
+            duration_ms=0.0,
+            error_code=error.code,
+        )
+        self._log.request_ended(record)
+        headers = {**error.headers, "Server": "samovar", "x-request-id": known}
+        return web.Response(
+            status=error.status, headers=headers, body=error.envelope(), content_type="application/json"
+        )
 
     def middleware(self) -> Middleware:
         """Return the aiohttp middleware."""
@@ -89,6 +108,8 @@ class Boundary:
                 return caught, None
             case web.HTTPException():
                 return _from_aiohttp(caught), None
+            case web.RequestPayloadError():
+                return HttpError(400, "invalid_body", "The body does not match its headers' encoding."), None
             case ClientConnectionResetError():
                 raise caught  # the client left while it was being written to
             case TimeoutError() if exchange.timeout.expired():

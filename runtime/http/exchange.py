@@ -87,4 +87,9 @@ EXCHANGE: web.RequestKey[Exchange] = web.RequestKey("exchange", Exchange)
 def request_id(headers: Mapping[str, str]) -> str:
     """Return the client's own ``x-request-id`` when it is short and plain, else a fresh one."""
     given = headers.get("x-request-id", "")
-    return given if _SANE_ID.fullmatch(given) else f"req-{token_hex(8)}"
+    return given if _SANE_ID.fullmatch(given) else fresh_id()
+
+
+def fresh_id() -> str:
+    """Return an id for a request that brought none."""
+    return f"req-{token_hex(8)}"

@@ -16,7 +16,8 @@ MIB = 1 << 20
 class HttpOptions:
     """How to listen and whom to answer.
 
-    ``unix_socket`` replaces host and port. Keys are compared as they stand. ``max_body_bytes`` counts
+    ``unix_socket`` replaces host and port. Keys are plain or
+    ``sha256:`` and 64 hexadecimal digits. ``max_body_bytes`` counts
     decompressed bytes. ``request_timeout_s`` runs from the first header to the last byte of a reply; None
     is no limit. ``keep_alive_s`` is the silence after which a stream gets an SSE comment. ``metrics`` says
     whether there is ``GET /metrics``.

@@ -1,41 +1,32 @@
-"""The listening server: routes, middlewares, binding, and an ordered end."""
+"""The listening server: routes, middlewares, headers of every reply, and an ordered end."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from ..metrics import Metrics
+from .access import Access
 from .boundary import Boundary
-from .errors import HttpError
-from .exchange import EXCHANGE
+from .errors import HttpError, is_anthropic
+from .exchange import EXCHANGE, fresh_id
 from .guard import cors_headers, guard_middleware
+from .listening import Connection, HttpBindError, Listener
 from .routes.cache import CacheRoutes
 from .routes.chat import ChatRoutes
 from .routes.state import StateRoutes
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .cache_serving import CacheServing
     from .options import HttpOptions
     from .serving import RequestLog, RequestRecord, Serving
 
-_BACKLOG = 1024
+__all__ = ["HttpBindError", "HttpServer"]
+
 _FAREWELL_S = 1.0
 _FORCED_S = 0.5
-_SOCKET_MODE = 0o600
-
-
-class HttpBindError(Exception):
-    """The server cannot listen as configured. The message names the setting and the address."""
-
-    code = "http_bind"
-    retryable = False
 
 
 class _Counted:
@@ -54,7 +45,7 @@ class HttpServer:
     """Serves a ``Serving`` over HTTP until closed. One start and one close; loop thread only.
 
     Holds no signal handlers and no loop of its own. ``start`` returns with the socket listening. ``metrics``
-    should outlive it, so that counters survive a restart.
+    and ``access`` should outlive it, so that counters and replaced rules survive a restart.
     """
 
     def __init__(
@@ -65,25 +56,21 @@ class HttpServer:
         *,
         cache: CacheServing | None = None,
         metrics: Metrics | None = None,
+        access: Access | None = None,
     ) -> None:
         self._options = options
+        self._access = Access(options) if access is None else access
         self._metrics = Metrics() if metrics is None else metrics
         self._boundary = Boundary(_Counted(log, self._metrics), options.request_timeout_s)
         self._runner = web.AppRunner(
-            self._application(serving, cache),
-            access_log=None,
-            handler_cancellation=True,
-            shutdown_timeout=_FORCED_S,
+            self._application(serving, cache), handler_cancellation=True, shutdown_timeout=_FORCED_S
         )
-        self._site: web.BaseSite | None = None
+        self._listener = Listener(options, self._connect)
 
     @property
     def port(self) -> int | None:
         """The TCP port; the real one when 0 was configured. None while not listening, or on a Unix socket."""
-        addresses = self._runner.addresses
-        if self._options.unix_socket is not None or not addresses:
-            return None
-        return int(addresses[0][1])
+        return self._listener.port
 
     @property
     def address(self) -> str:
@@ -106,22 +93,14 @@ class HttpServer:
             raise HttpBindError(f"{message} or server.allow_unauthenticated")
         await self._runner.setup()
         try:
-            self._site = self._make_site()
-            await self._site.start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise _bind_error(error, options) from error
+            await self._listener.open()
         except HttpBindError:
             await self._runner.cleanup()
             raise
 
     async def stop_accepting(self) -> None:
         """Close the listening socket; open connections go on. Idempotent."""
-        if self._site is not None:
-            site, self._site = self._site, None
-            await site.stop()
-            if self._options.unix_socket is not None:
-                self._options.unix_socket.unlink(missing_ok=True)
+        self._listener.close()
 
     async def close(self, grace_s: float) -> None:
         """End everything within about ``grace_s`` + 2 seconds. Idempotent.
@@ -146,7 +125,7 @@ class HttpServer:
     def _application(self, serving: Serving, cache: CacheServing | None) -> web.Application:
         options = self._options
         app = web.Application(
-            middlewares=[self._boundary.middleware(), guard_middleware(options)],
+            middlewares=[self._boundary.middleware(), guard_middleware(options, self._access)],
             client_max_size=options.max_body_bytes,
         )
         app.add_routes(ChatRoutes(serving, options, self._metrics).routes())
@@ -156,9 +135,17 @@ class HttpServer:
         return app
 
     async def _add_headers(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        exchange = request.get(EXCHANGE)  # none where aiohttp answers before any middleware (Expect)
+        request_id = fresh_id() if exchange is None else exchange.id
         response.headers["Server"] = "samovar"
-        response.headers["x-request-id"] = request[EXCHANGE].id
-        response.headers.update(cors_headers(request, self._options))
+        response.headers["x-request-id"] = request_id
+        if is_anthropic(request.path):
+            response.headers["request-id"] = request_id
+        response.headers.update(cors_headers(request, self._access.rules))
+
+    def _connect(self) -> Connection:
+        assert self._runner.server is not None
+        return Connection(self._runner.server, self._boundary.unreadable)
 
     def _close_idle(self, server: web.Server) -> None:
         server.pre_shutdown()  # busy connections close after their present answer
@@ -166,42 +153,3 @@ class HttpServer:
         for connection in server.connections:
             if connection.transport not in busy:
                 connection.force_close()
-
-    def _make_site(self) -> web.BaseSite:
-        path = self._options.unix_socket
-        if path is not None:
-            return web.SockSite(self._runner, _unix_listener(path), backlog=_BACKLOG)
-        return web.TCPSite(self._runner, self._options.host, self._options.port, backlog=_BACKLOG)
-
-
-def _unix_listener(path: Path) -> socket.socket:
-    """Return a bound socket that only its owner may use; a stale one is replaced, a live one never."""
-    if path.is_socket():
-        if _answers(path):
-            raise HttpBindError(f"server.unix_socket: {path} is already in use")
-        path.unlink()
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(str(path))
-        path.chmod(_SOCKET_MODE)
-    except OSError:
-        listener.close()
-        raise
-    listener.setblocking(False)  # noqa: FBT003 - the socket module's own signature
-    return listener
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        return probe.connect_ex(str(path)) == 0
-
-
-def _bind_error(error: OSError, options: HttpOptions) -> HttpBindError:
-    if options.unix_socket is not None:
-        return HttpBindError(f"server.unix_socket: cannot listen on {options.unix_socket}: {error.strerror}")
-    where = f"{options.host}:{options.port}"
-    if error.errno == errno.EADDRINUSE:
-        return HttpBindError(f"server.port: {where} is already in use")
-    if error.errno in {errno.EACCES, errno.EPERM}:
-        return HttpBindError(f"server.port: not permitted to listen on {where}")
-    return HttpBindError(f"server.host: cannot listen on {where}: {error.strerror or error}")

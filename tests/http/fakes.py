@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiohttp
 import uvloop
@@ -27,6 +27,9 @@ from samovar.runtime.http.cache_serving import (
 from samovar.runtime.http.options import HttpOptions
 from samovar.runtime.http.server import HttpServer
 from samovar.runtime.http.serving import Readiness, RequestRecord
+
+if TYPE_CHECKING:
+    from samovar.runtime.http.access import Access
 
 T = TypeVar("T")
 Script = Callable[[RequestStream, GenerationRequest], Awaitable[None]]
@@ -316,10 +319,13 @@ class Live:
 
 @asynccontextmanager
 async def live(
-    serving: FakeServing | None = None, cache: FakeCache | None = None, **options: Any
+    serving: FakeServing | None = None,
+    cache: FakeCache | None = None,
+    access: Access | None = None,
+    **options: Any,
 ) -> AsyncGenerator[Live]:
     serving, log = serving or FakeServing(), RecordingLog()
-    server = HttpServer(serving, HttpOptions(**({"port": 0} | options)), log, cache=cache)
+    server = HttpServer(serving, HttpOptions(**({"port": 0} | options)), log, cache=cache, access=access)
     await server.start()
     async with aiohttp.ClientSession() as session:
         try:

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from hashlib import sha256
+
 import pytest
+from samovar.runtime.http.access import Access
+from samovar.runtime.http.options import HttpOptions
 
 from .fakes import FakeServing, chat, live, raw, raw_chat, run
 
@@ -185,5 +189,54 @@ def test_bytes_that_are_no_text_in_a_header_are_the_clients_fault(name: str) -> 
             async with raw(server, data) as (reader, _):
                 status = int((await reader.readline()).split()[1])
             assert status == 200 if name == "x-request-id" else 400 <= status < 500
+
+    run(scenario())
+
+
+def test_keys_may_be_configured_as_digests() -> None:
+    digest = "sha256:" + sha256(b"sk-1").hexdigest().upper()
+
+    async def scenario() -> None:
+        async with live(api_keys=(digest,)) as server:
+            assert (await server.post(chat(), headers={"Authorization": f"Bearer {digest}"})).status == 401
+            assert (await server.post(chat(), headers={"x-api-key": digest})).status == 401
+            assert (await server.post(chat(), headers=KEY)).status == 200
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ((("x-api-key", "sk-2"),), 401),
+        ((("x-api-key", ""),), 401),
+        ((("x-api-key", "Bearer sk-1"),), 401),
+        ((("x-api-key", "sk-1"), ("x-api-key", "sk-1")), 401),
+        ((("Authorization", "Bearer sk-1"), ("Authorization", "Bearer sk-1")), 401),
+        ((("x-api-key", "sk-1"),), 200),
+        ((("X-API-Key", " sk-1 "),), 200),
+        # Some clients send a key of another service in the header that they do not mean.
+        ((("x-api-key", "sk-2"), ("Authorization", "Bearer sk-1")), 200),
+        ((("x-api-key", "sk-1"), ("Authorization", "Bearer sk-2")), 200),
+    ],
+)
+def test_anthropics_key_header_is_as_good(headers: tuple[tuple[str, str], ...], status: int) -> None:
+    async def scenario() -> None:
+        async with live(api_keys=("sk-0", "sk-1")) as server:
+            for path in ("/v1/models", "/stats", "/metrics", "/admin/tree"):
+                assert (await server.get(path, headers=headers)).status == status, path
+
+    run(scenario())
+
+
+def test_rules_that_are_replaced_hold_from_the_next_request_on() -> None:
+    async def scenario() -> None:
+        access = Access(HttpOptions(api_keys=("sk-1",)))
+        async with live(access=access) as server:
+            assert (await server.get("/stats", headers=KEY)).status == 200
+            access.replace(HttpOptions(api_keys=("sk-2",), allowed_hosts=("box.lan",)))
+            assert (await server.get("/stats", headers=KEY)).status == 401
+            elsewhere = {"Host": "box.lan", "x-api-key": "sk-2"}
+            assert (await server.get("/stats", headers=elsewhere)).status == 200
 
     run(scenario())
