@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import cache_command, config_command, doctor_command, models_command, serve_command, version_command
+from . import (
+    cache_command,
+    chat_command,
+    config_command,
+    doctor_command,
+    models_command,
+    serve_command,
+    version_command,
+)
+from .chat_options import add_chat_options
+from .free_order import FreeOrderParser
 from .options import SERVE_FLAGS, add_config_options
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable
 
 
 class _Commands:
     """Adds commands to a parser; a command line that names none of them is a usage error."""
 
-    def __init__(self, parser: ArgumentParser) -> None:
+    def __init__(self, parser: FreeOrderParser) -> None:
         self._added = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def add(self, name: str, purpose: str, run: Callable[[Namespace], int] | None = None) -> ArgumentParser:
+    def add(self, name: str, purpose: str, run: Callable[[Namespace], int] | None = None) -> FreeOrderParser:
         parser = self._added.add_parser(
             name, help=purpose, description=purpose[0].upper() + purpose[1:] + ".", allow_abbrev=False
         )
@@ -28,11 +38,12 @@ class _Commands:
         return parser
 
 
-def build_parser() -> ArgumentParser:
+def build_parser() -> FreeOrderParser:
     """Return the parser; parsed arguments carry the command's function as ``run``."""
-    parser = ArgumentParser(prog="samovar", description="Serve language models on MLX.", allow_abbrev=False)
+    parser = FreeOrderParser(prog="samovar", description="Serve language models on MLX.", allow_abbrev=False)
     commands = _Commands(parser)
     _add_serve(commands)
+    add_chat_options(commands.add("chat", "talk in the terminal", chat_command.run))
     _add_cache(commands)
     _add_config(commands)
     _add_models(commands)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from .complaints import report
+from .ending import end_process
 from .options import load_config
 
 if TYPE_CHECKING:
@@ -27,15 +26,4 @@ def run(args: Namespace) -> int:
         code = serve(loaded.config)
     except Exception as error:  # noqa: BLE001 - raised again unless it is of a kind users can mend
         code = report(error)
-    _end(code)
-
-
-def _end(code: int) -> NoReturn:
-    """End the process without finalising the interpreter; everything is stopped and written by now.
-
-    A thread that used MLX takes the GIL once more in a destructor after Python has joined it. If the
-    interpreter is being finalised by then, that is an abort (seen as exit code 134).
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    end_process(code)
