@@ -18,6 +18,7 @@ from ..actors.scheduler import (
 from ..actors.scheduling.ledger import Ledger
 from ..actors.scheduling.options import SchedulerOptions
 from .caching import TreeCache
+from .http.access import Access
 from .http.actor import Binding, HttpActor, HttpMessage
 from .http.options import HttpOptions
 from .http.server import HttpServer
@@ -77,6 +78,7 @@ class Tree:
     cache: TreeCache | None
     codec: Callable[[], TextCodec] = field(repr=False)
     http: ChildSpec[HttpMessage] = field(repr=False)
+    access: Access = field(repr=False)
 
     async def recall_history(self) -> None:
         """Teach the tokenizer the ids of the conversations on disk, the newest best. Waits on no request."""
@@ -85,6 +87,11 @@ class Tree:
         with contextlib.suppress(AskError):
             entries = await self.tiers.disk.archive.entries(RECALL_S)
             await self.pool.run(self.codec().seed_history, [entry.tokens for entry in entries])
+
+    def adopt(self, config: Config) -> None:
+        """Put those settings into force that can change while the tree runs. Loop thread only."""
+        self.access.replace(http_options(config))
+        self.serving.rename(config.model.aliases)
 
     def close(self) -> None:
         """Give up the threads that are no actor's own. After the tree has stopped."""
@@ -120,7 +127,8 @@ def build_tree(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) 
         drained_in_s=lambda: ledger.drained_in_s(lanes_config.count * lanes_config.batch),
         cache=cache,
     )
-    http_spec = _http_spec(config, serving, cache, log, metrics)
+    access = Access(http_options(config))
+    http_spec = _http_spec(config, serving, cache, log, metrics=metrics, access=access)
     lanes_spec = SupervisorSpec("lanes", lane_specs, limit=LANES_LIMIT, backoff=LANES_BACKOFF)
     serving_spec = SupervisorSpec(
         "serving",
@@ -130,7 +138,7 @@ def build_tree(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) 
     )
     storage = [] if tiers is None or tiers.disk is None else [tiers.disk.spec]
     root = SupervisorSpec("root", [monitor_spec, *storage, serving_spec, http_spec], limit=ROOT_LIMIT)
-    return Tree(root, scheduler, serving, pool, tiers, cache, engine.codec, http_spec)
+    return Tree(root, scheduler, serving, pool, tiers, cache, engine.codec, http_spec, access)
 
 
 def _scheduler_spec(
@@ -185,17 +193,25 @@ def _lane_spec(index: int, batch: int, engine: Engine, residency: Residency | No
 
 
 def _http_spec(
-    config: Config, serving: TreeServing, cache: TreeCache | None, log: RequestLog, metrics: Metrics
+    config: Config,
+    serving: TreeServing,
+    cache: TreeCache | None,
+    log: RequestLog,
+    *,
+    metrics: Metrics,
+    access: Access,
 ) -> ChildSpec[HttpMessage]:
-    options, binding = _http_options(config), Binding(config.server.port)
+    options, binding = http_options(config), Binding(config.server.port)
 
     def server() -> HttpServer:
-        return HttpServer(serving, replace(options, port=binding.port), log, cache=cache, metrics=metrics)
+        here = replace(options, port=binding.port)
+        return HttpServer(serving, here, log, cache=cache, metrics=metrics, access=access)
 
     return ChildSpec("http", lambda: HttpActor(server, binding), capacity=64)
 
 
-def _http_options(config: Config) -> HttpOptions:
+def http_options(config: Config) -> HttpOptions:
+    """Return what the HTTP layer is told of a configuration."""
     server = config.server
     return HttpOptions(
         host=server.host,

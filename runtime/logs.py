@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -22,7 +23,7 @@ from structlog.stdlib import ProcessorFormatter
 from structlog.tracebacks import ExceptionDictTransformer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable, Generator, MutableMapping
 
     from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
@@ -105,6 +106,23 @@ def configure_logging(settings: Logging, stream: TextIO | None = None) -> None:
     adopt_library_loggers()
 
 
+def change_logging(settings: Logging) -> None:
+    """Log as ``settings`` say from now on, to the same stream; nothing where logging was never set up.
+
+    Any thread, while others log: no line is lost, one may be written twice.
+    """
+    ours = next((one for one in logging.getLogger().handlers if isinstance(one, _Handler)), None)
+    if ours is not None:
+        configure_logging(settings, ours.stream)
+
+
+@contextmanager
+def request_context(request_id: str) -> Generator[None]:
+    """Put the request's id on every line that this task writes meanwhile, whoever's line it is."""
+    with structlog.contextvars.bound_contextvars(request_id=request_id):
+        yield
+
+
 def adopt_library_loggers() -> None:
     """Route libraries that handle their own logging through ours; call again once they were imported."""
     for name in _SELF_HANDLED:
@@ -124,10 +142,11 @@ def reset_logging() -> None:
 
 def _replace_handler(handler: logging.Handler | None, level: int) -> None:
     root = logging.getLogger()
-    for old in [one for one in root.handlers if isinstance(one, _Handler)]:
-        root.removeHandler(old)
+    replaced = [one for one in root.handlers if isinstance(one, _Handler)]
     if handler is not None:
         root.addHandler(handler)
+    for old in replaced:
+        root.removeHandler(old)
     root.setLevel(level)
 
 

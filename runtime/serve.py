@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import signal
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,29 +11,29 @@ import uvloop
 
 from ..storage.fs import OsFilesystem
 from .app import build_tree
+from .ending import EXIT_OK, end_in_order
 from .engine.errors import EngineError, ModelError, SchemeRefused
 from .http.actor import GetAddress
-from .kernel import ActorSystem, AskError, StartFailed
+from .kernel import ActorSystem, StartFailed
 from .logs import get_logger
+from .notify import Notifier, service_manager
 from .observer import LogObserver
 from .progress import shown_progress
+from .reload import Reloader
 from .requestlog import LineLog
+from .signals import Signals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..storage.filesystem import Filesystem
     from .app import Engine, Tree
-    from .config import Config
+    from .config import Config, Loaded
     from .engine.models.loading import DtypePolicy
     from .engine.port import ModelInfo
     from .http.serving import RequestLog
 
-EXIT_OK, EXIT_FAILED, EXIT_GAVE_UP = 0, 1, 70
-
-ECHO_S = 0.1
-"""A signal that follows the first one this soon is the same one, sent to the process and to its group."""
-
-FLUSH_LEAST_S = 2.0
-"""What a flush gets at the end even when draining took all the time there was."""
+EXIT_GAVE_UP = 70
 
 _log = get_logger("samovar.server")
 
@@ -54,8 +52,10 @@ class StartError(Exception):
         self.usage = usage
 
 
-def serve(config: Config) -> int:
+def serve(config: Config, reread: Callable[[], Loaded] | None = None) -> int:
     """Serve until SIGINT or SIGTERM, or until the root supervisor gives up; return the exit code.
+
+    ``reread`` reads the configuration's sources again, for SIGHUP; any thread, raises ConfigError.
 
     0: stopped in order. 1: active requests outlasted ``shutdown_timeout``, or not all that was published came
     to disk. 70: the root supervisor gave up.
@@ -67,54 +67,92 @@ def serve(config: Config) -> int:
     except ModelError as error:
         raise start_error(error) from error
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run(config, engine, LineLog(), OsFilesystem()))
+        return runner.run(run(config, engine, LineLog(), OsFilesystem(), reread))
 
 
-async def run(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) -> int:
+async def run(
+    config: Config,
+    engine: Engine,
+    log: RequestLog,
+    fs: Filesystem,
+    reread: Callable[[], Loaded] | None = None,
+) -> int:
     """Run a tree on this loop until it is to end; return the exit code."""
+    signals, manager = Signals(reloads=reread is not None).install(), service_manager()
+    manager.status("starting")
     try:
         tree = build_tree(config, engine, log, fs)
     except EngineError as error:  # the identity of the model's states needs the model
         raise start_error(error) from error
     system = ActorSystem(tree.root, observer=LogObserver())
     tree.serving.system = system
-    stop = _stop_on_signals()
+    reloader = Reloader(config, reread, tree.adopt)
     try:
-        code = await _live(system, tree, config, stop)
+        code = await _live(system, tree, reloader, signals, manager)
     finally:
         await system.stop()
         tree.close()
     return code
 
 
-async def _live(system: ActorSystem, tree: Tree, config: Config, stop: asyncio.Event) -> int:
+async def _live(
+    system: ActorSystem, tree: Tree, reloader: Reloader, signals: Signals, manager: Notifier
+) -> int:
     begun_s = system.now_s()
     starting = asyncio.ensure_future(system.start())
-    if not await _first(starting, stop):
+    if not await _first(starting, signals.stop):
         return EXIT_OK  # told to stop before it was up
     if (error := starting.exception()) is not None:
         raise start_error(error) from error
     tree.serving.started()
+    address = await tree.http.ref.ask(GetAddress(), 1.0)
+    _tell_ready(tree.serving.model(), address, system.now_s() - begun_s)
+    _calm_collector()
+    status = f"serving {tree.serving.model().id} on {address}"
+    manager.ready(status)
+    chores = [
+        asyncio.ensure_future(tree.recall_history()),
+        asyncio.ensure_future(_reload_when_told(reloader, signals, manager, status)),
+        asyncio.ensure_future(manager.watch(lambda: tree.serving.healthy)),
+    ]
+    try:
+        return await _until_told(system, tree, reloader, signals, manager)
+    finally:
+        for chore in chores:
+            chore.cancel()
+        await asyncio.wait(chores)
+
+
+async def _until_told(
+    system: ActorSystem, tree: Tree, reloader: Reloader, signals: Signals, manager: Notifier
+) -> int:
+    giving_up = asyncio.ensure_future(system.wait())
+    if await _first(giving_up, signals.stop):
+        _log.error("giving_up", failure=str(giving_up.result()))
+        return EXIT_GAVE_UP
+    manager.stopping("finishing what runs, then flushing")
+    return await end_in_order(tree, reloader.config.server.shutdown_timeout)
+
+
+async def _reload_when_told(reloader: Reloader, signals: Signals, manager: Notifier, status: str) -> None:
+    while True:
+        await signals.reload.wait()
+        signals.reload.clear()
+        manager.reloading()
+        took = await reloader.reload()
+        manager.ready(status if took else f"{status}; the last reload was refused, see the log")
+
+
+def _tell_ready(model: ModelInfo, address: str, start_s: float) -> None:
     _log.info(
         "ready",
-        address=await tree.http.ref.ask(GetAddress(), 1.0),
-        model=tree.serving.model().id,
-        dtype=tree.serving.model().dtype,
-        kv=tree.serving.model().scheme,
-        start_s=round(system.now_s() - begun_s, 3),
+        address=address,
+        model=model.id,
+        dtype=model.dtype,
+        kv=model.scheme,
+        start_s=round(start_s, 3),
     )
-    _tell_scheme(tree.serving.model())
-    _calm_collector()
-    recalling = asyncio.ensure_future(tree.recall_history())
-    giving_up = asyncio.ensure_future(system.wait())
-    try:
-        if await _first(giving_up, stop):
-            _log.error("giving_up", failure=str(giving_up.result()))
-            return EXIT_GAVE_UP
-        return await _end_in_order(tree, config.server.shutdown_timeout)
-    finally:
-        recalling.cancel()
-        await asyncio.wait({recalling})
+    _tell_scheme(model)
 
 
 def _tell_scheme(model: ModelInfo) -> None:
@@ -137,53 +175,6 @@ def _calm_collector() -> None:
     gc.set_threshold(10_000, 20, 50)
 
 
-async def _end_in_order(tree: Tree, timeout_s: float) -> int:
-    """Not ready → no admission → active requests finish → everything published is on disk.
-
-    All of it within ``timeout_s``, but a flush gets FLUSH_LEAST_S even when the requests took it all.
-    """
-    until_s = asyncio.get_running_loop().time() + timeout_s
-    drained = await _drain(tree, timeout_s)
-    left_s = until_s - asyncio.get_running_loop().time()
-    flushed = await _flush(tree, max(left_s, FLUSH_LEAST_S))
-    return EXIT_OK if drained and flushed else EXIT_FAILED
-
-
-async def _drain(tree: Tree, timeout_s: float) -> bool:
-    tree.serving.draining = True
-    _log.info("draining", timeout_s=timeout_s)
-    try:
-        await tree.scheduler.drain(timeout_s)
-    except AskError as error:
-        _log.error("drain_incomplete", error=str(error))
-        return False
-    _log.info("drained")
-    return True
-
-
-async def _flush(tree: Tree, timeout_s: float) -> bool:
-    """Bring what was published to disk. True where there is no disk tier to bring it to."""
-    if tree.cache is None:
-        return True
-    try:
-        report = await tree.cache.settle(timeout_s)
-    except AskError as error:
-        _log.error("flush_failed", error=str(error))
-        return False
-    if report is None:
-        return True
-    figures = {
-        "entries": report.entries,
-        "flushed": report.flushed,
-        "elapsed_ms": round(report.elapsed_ms, 1),
-    }
-    if report.durable:
-        _log.info("flushed", **figures)
-    else:
-        _log.error("flush_incomplete", reason=report.reason, pending=report.pending, **figures)
-    return report.durable
-
-
 async def _first(work: asyncio.Future[Any], stop: asyncio.Event) -> bool:
     """Wait for ``work`` or ``stop``; True when the work ended first. It is cancelled otherwise."""
     stopping = asyncio.ensure_future(stop.wait())
@@ -194,26 +185,6 @@ async def _first(work: asyncio.Future[Any], stop: asyncio.Event) -> bool:
         await asyncio.wait({work})
         return False
     return True
-
-
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    first_s = 0.0
-
-    def on_signal(name: str) -> None:
-        nonlocal first_s
-        if not stop.is_set():
-            first_s = loop.time()
-            _log.info("stopping", signal=name)
-            stop.set()
-        elif loop.time() - first_s > ECHO_S:
-            _log.warning("forced", signal=name)
-            os._exit(EXIT_FAILED)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal, number.name)
-    return stop
 
 
 def start_error(error: BaseException) -> StartError:

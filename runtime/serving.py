@@ -69,6 +69,20 @@ class TreeServing:
         """Submit a request; see ``Scheduler.submit``."""
         return await self._scheduler.submit(request, self._queue_timeout_s)
 
+    def rename(self, aliases: Sequence[str]) -> None:
+        """Replace the model's further names."""
+        self._aliases = tuple(aliases)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing of the tree is down, whether or not it is draining."""
+        return self.system is not None and not self._down()
+
+    def _down(self) -> Mapping[str, str]:
+        """Return what does not run, with its state. The HTTP server is known to run where it is asked."""
+        figures = [] if self.system is None else self.system.figures()
+        return {f.path: f.state for f in figures if f.state != "running" and f.path != "http"}
+
     def started(self) -> None:
         """Note that the tree is up: from now on a part that is down is coming back."""
         self._was_ready = True
@@ -78,7 +92,7 @@ class TreeServing:
         if self.system is None:
             return Readiness(ready=False, detail={"tree": "starting"})
         degraded = None if self._cache is None else self._cache.degraded
-        down = {f.path: f.state for f in self.system.figures() if f.state != "running" and f.path != "http"}
+        down = self._down()
         ready = not down and not self.draining
         self._was_ready = self._was_ready or ready
         recovering = self._was_ready and bool(down)

@@ -23,7 +23,7 @@ def run(args: Namespace) -> int:
     from ..serve import serve  # noqa: PLC0415 - loads MLX and aiohttp
 
     try:
-        code = serve(loaded.config)
+        code = serve(loaded.config, lambda: load_config(args))
     except Exception as error:  # noqa: BLE001 - raised again unless it is of a kind users can mend
         code = report(error)
     end_process(code)

@@ -13,11 +13,11 @@ import aiohttp
 import uvloop
 from samovar.runtime.app import build_tree
 from samovar.runtime.config import Logging, load
+from samovar.runtime.ending import end_in_order
 from samovar.runtime.http.actor import GetAddress
 from samovar.runtime.kernel import ActorSystem
 from samovar.runtime.logs import configure_logging, reset_logging
 from samovar.runtime.observer import LogObserver
-from samovar.runtime.serve import _end_in_order
 from samovar.storage.fs import OsFilesystem
 
 from tests.http.fakes import RecordingLog
@@ -193,7 +193,7 @@ class Server:
 
     async def tree_end(self, timeout_s: float) -> int:
         """Do what SIGTERM does up to the stop of the tree; return the exit code."""
-        return await _end_in_order(self.tree, timeout_s)
+        return await end_in_order(self.tree, timeout_s)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
-from samovar.runtime.config import Config, ConfigError, load
+from samovar.runtime.config import Config, ConfigError, Loaded, load
 from samovar.runtime.engine.errors import ModelUnreadable
 from samovar.runtime.logs import configure_logging
 from samovar.runtime.requestlog import LineLog
@@ -47,18 +47,23 @@ class ReadingEngine(FakeEngine):
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--set", dest="assignments", action="append", default=[])
+    parser.add_argument("--config", dest="files", action="append", type=Path, default=[])
     parser.add_argument("--step-ms", type=float, default=2.0)
     parser.add_argument("--open-error")
     parser.add_argument("--kill", help="die of SIGKILL at a file operation: kind:number:before|torn|after")
     parser.add_argument("--family", help="serve a tiny random model of this family instead of the script")
     parser.add_argument("--tokenizer", type=Path, help="the folder of a model whose tokenizer to use")
     args = parser.parse_args()
-    config = load([], {}, args.assignments, []).config
+
+    def read() -> Loaded:
+        return load(args.files, {}, args.assignments, [])
+
+    config = read().config
     configure_logging(config.logging)
     engine = _engine(args, config)
     fs = OsFilesystem() if args.kill is None else KillingFilesystem(KillPoint.parse(args.kill))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run(config, engine, LineLog(), fs))
+        return runner.run(run(config, engine, LineLog(), fs, read))
 
 
 def _engine(args: argparse.Namespace, config: Config) -> Engine:
