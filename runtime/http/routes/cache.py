@@ -11,7 +11,8 @@ from aiohttp import web
 from ....actors.requests import Refused
 from ..body import read_object
 from ..errors import HttpError, bad_value, missing, not_ready, refusal
-from ..schema.chat import MAX_SESSION_CHARS, parse_chat
+from ..schema.calls import MAX_SESSION_CHARS
+from ..schema.chat import parse_chat
 from ..schema.fields import Fields
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from aiohttp import web
 from ...metrics import CONTENT_TYPE
 from ...version import version
 from ..errors import HttpError, not_ready, unknown_model
-from ..schema.chat import served_names
+from ..schema.calls import served_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,29 +1,34 @@
 """The ground of all request models: strict, null is absent, and every complaint names the field.
 
 A field's kind and bounds stand in its model alone; requests are validated by it and ``/openapi.json`` is made
-of it. A validator that refuses raises ``invalid`` or ``not_supported``; whatever pydantic itself finds is put
-into the same words. The first complaint, in the order of the fields, is the one that a client sees.
+of it. The first complaint, in the order of the fields, is the one that a client sees.
 """
 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from ..errors import HttpError, bad_value, missing, unsupported
-from .fields import describe
+from .complaints import absent, http_error, invalid, not_supported, path_of, unknown, unsupported_part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pydantic_core import ErrorDetails
+__all__ = [
+    "ApiModel",
+    "OpenModel",
+    "absent",
+    "invalid",
+    "not_supported",
+    "parse",
+    "path_of",
+    "unsupported_part",
+]
 
-_SHOWN_CHARS = 64
-_INVALID = "invalid_value"
-_UNSUPPORTED = "unsupported_parameter"
+_NAME_CHARS = 64
 
 
 class ApiModel(BaseModel):
@@ -31,11 +36,29 @@ class ApiModel(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _present(cls, body: object) -> object:
+        """Drop nulls; refuse the first field that is unknown, however many there are."""
+        if not isinstance(body, dict):
+            return body
+        present, known = _without_nulls(cast("dict[str, object]", body)), _names(cls)
+        for name in present:
+            if name not in known:
+                raise unknown(name, _near(name, known))
+        return present
+
 
 class OpenModel(BaseModel):
     """A JSON object whose further fields are a client's own business and are dropped; else as ApiModel."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _present(cls, body: object) -> object:
+        """Drop nulls."""
+        return _without_nulls(cast("dict[str, object]", body)) if isinstance(body, dict) else body
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -46,47 +69,18 @@ def parse(model: type[M], body: Mapping[str, object], prefix: str = "") -> M:
     try:
         return model.model_validate(body)
     except ValidationError as error:
-        raise _explained(error.errors(include_url=False)[0], model, prefix) from error
+        raise http_error(error.errors(include_url=False)[0], prefix) from error
 
 
-def invalid(message: str) -> PydanticCustomError:
-    """Return what a validator raises over a bad value; ``message`` goes on from the field's name."""
-    return PydanticCustomError(_INVALID, "{message}", {"message": message})
+def _without_nulls(body: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in body.items() if value is not None}
 
 
-def not_supported(why: str) -> PydanticCustomError:
-    """Return what a validator raises over a value that asks for something this server does not have."""
-    return PydanticCustomError(_UNSUPPORTED, "{message}", {"message": why})
+@cache
+def _names(model: type[BaseModel]) -> frozenset[str]:
+    return frozenset(field.alias or name for name, field in model.model_fields.items())
 
 
-def _explained(found: ErrorDetails, model: type[BaseModel], prefix: str) -> HttpError:
-    path = prefix + path_of(found["loc"])
-    message = found["msg"][:1].lower() + found["msg"][1:]
-    match found["type"]:
-        case "extra_forbidden":
-            return _unknown(path, model)
-        case "missing":
-            return missing(path)
-        case kind if kind == _UNSUPPORTED:
-            return unsupported(path, message)
-        case kind if kind == _INVALID:
-            return bad_value(path, f"{path} {message}")
-        case _ if found["input"] is None:
-            return missing(path)
-        case _:
-            return bad_value(path, f"{path}: {message}, not {describe(found['input'])}.")
-
-
-def path_of(loc: tuple[int | str, ...]) -> str:
-    """Return a place as errors give it: ``messages[0].content``."""
-    path = ""
-    for step in loc:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
-    return path
-
-
-def _unknown(path: str, model: type[BaseModel]) -> HttpError:
-    shown = path[:_SHOWN_CHARS]
-    near = get_close_matches(shown, sorted(model.model_fields), 1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return HttpError(400, "unknown_parameter", f"Unknown parameter: {shown!r}.{hint}", param=shown)
+def _near(name: str, known: frozenset[str]) -> str:
+    near = get_close_matches(name[:_NAME_CHARS], sorted(known), 1)
+    return near[0] if near else ""

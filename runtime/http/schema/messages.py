@@ -1,4 +1,4 @@
-"""The ``messages`` of a chat request, made ready for a chat template.
+"""The ``messages`` of a chat request, and what chat templates get of them.
 
 Rules (all documented for clients):
 
@@ -12,123 +12,137 @@ Rules (all documented for clients):
   no place in a template and are dropped. Keys that ask for something (``prefix``) are refused.
 """
 
-from __future__ import annotations
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, Self, TypeAlias
 
-from typing import TYPE_CHECKING, cast
+from pydantic import Field, model_validator
 
-from ..errors import HttpError, bad_value, missing, unsupported
-from .fields import Fields, as_object, describe
+from .base import OpenModel, absent, invalid, unsupported_part
+from .kinds import LIST, OBJECT, TEXT, Chars, Items, Only, by_kind
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_MESSAGES = 4096
 MAX_PARTS = 256
 MAX_TOOL_CALLS = 128
-_NULL_CONTENT_ROLES = frozenset({"assistant", "tool"})
-_PASSED = ("name", "tool_call_id", "reasoning_content")
-_ASKING = ("prefix", "partial")
 _NAME_CHARS = 256
+_NULL_CONTENT_ROLES = frozenset({"assistant", "tool"})
+
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+Name: TypeAlias = Annotated[str, Chars(1, _NAME_CHARS)]
 
 
-def parse_messages(fields: Fields) -> tuple[Mapping[str, object], ...]:
-    """Return the conversation with every content a string. Raises HttpError naming the place."""
-    messages = fields.items("messages", MAX_MESSAGES)
-    if messages is None:
-        raise missing("messages")
-    if not messages:
-        raise bad_value("messages", "messages must hold at least one message.")
-    return tuple(_message(value, f"messages[{index}]") for index, value in enumerate(messages))
+class ContentPart(OpenModel):
+    """A piece of text; ``refusal`` in an assistant's turn alone. Other types are refused by name."""
+
+    type: Annotated[str, Field(json_schema_extra={"enum": ["text", "refusal"]})]
+    text: str | None = None
+    refusal: str | None = None
+
+    @model_validator(mode="after")
+    def _has_words(self) -> Self:
+        if self.type not in {"text", "refusal"}:
+            raise unsupported_part(self.type)
+        if (self.refusal if self.type == "refusal" else self.text) is None:
+            raise absent(self.type)
+        return self
+
+    @property
+    def words(self) -> str:
+        """The text of the part."""
+        return (self.refusal if self.type == "refusal" else self.text) or ""
 
 
-def _message(value: object, path: str) -> Mapping[str, object]:
-    fields = Fields(as_object(value, path), f"{path}.")
-    role = _role(fields)
-    for name in _ASKING:
-        if fields.value(name):
-            raise unsupported(fields.path(name), "replies cannot be prefilled.")
-    message: dict[str, object] = {"role": "system" if role == "developer" else role}
-    message["content"] = _content(fields, role)
-    for name in _PASSED:
-        text = fields.text(name) if name == "reasoning_content" else fields.string(name, _NAME_CHARS)
-        if text is not None:
-            message[name] = text
-    calls = _tool_calls(fields)
-    if calls:
-        message["tool_calls"] = calls
-    return message
+class HistoryFunction(OpenModel):
+    """A function that was called, with whatever the model gave it."""
+
+    name: Name
+    arguments: (
+        Annotated[
+            Annotated[str, TEXT] | Annotated[dict[str, object], OBJECT], by_kind("a string or an object")
+        ]
+        | None
+    ) = None
 
 
-def _role(fields: Fields) -> str:
-    role = fields.value("role")
-    if role is None:
-        raise missing(fields.path("role"))
-    if role not in ROLES:
-        path = fields.path("role")
-        raise bad_value(path, f"{path} must be one of {', '.join(ROLES)}, not {describe(role)}.")
-    return cast("str", role)
+class HistoryCall(OpenModel):
+    """A tool call of an earlier reply."""
+
+    id: str | None = None
+    function: HistoryFunction
 
 
-def _content(fields: Fields, role: str) -> str:
-    content = fields.value("content")
-    path = fields.path("content")
-    match content:
-        case str():
-            return content
-        case None if role in _NULL_CONTENT_ROLES:
-            return ""
-        case None:
-            raise missing(path)
-        case list():
-            return _joined(cast("list[object]", content), path, role)
-        case _:
-            raise bad_value(
-                path, f"{path} must be a string or a list of text parts, not {describe(content)}."
-            )
+Parts: TypeAlias = Annotated[list[ContentPart], Items(0, MAX_PARTS)]
+Content: TypeAlias = Annotated[
+    Annotated[str, TEXT] | Annotated[Parts, LIST], by_kind("a string or a list of text parts")
+]
+_NO_PREFILL = "replies cannot be prefilled."
+_NO_LEGACY_CALLS = "it was replaced by tool_calls."
+_OFF = False
 
 
-def _joined(parts: list[object], path: str, role: str) -> str:
-    if not parts and role not in _NULL_CONTENT_ROLES:
-        raise bad_value(path, f"{path} must hold at least one part.")
-    if len(parts) > MAX_PARTS:
-        raise bad_value(path, f"{path} has {len(parts)} parts; at most {MAX_PARTS} are allowed.")
-    return "".join(_part(part, f"{path}[{index}]", role) for index, part in enumerate(parts))
+class ChatMessage(OpenModel):
+    """A turn of a conversation."""
+
+    role: Role
+    content: Content | None = None
+    name: Name | None = None
+    tool_call_id: Name | None = None
+    reasoning_content: str | None = None
+    tool_calls: Annotated[list[HistoryCall], Items(0, MAX_TOOL_CALLS)] | None = None
+    function_call: Annotated[object, Only(_NO_LEGACY_CALLS)] = None
+    prefix: Annotated[object, Only(_NO_PREFILL, _OFF)] = None
+    partial: Annotated[object, Only(_NO_PREFILL, _OFF)] = None
+
+    @model_validator(mode="after")
+    def _content_fits_role(self) -> Self:
+        if self.content is None and self.role not in _NULL_CONTENT_ROLES:
+            raise absent("content")
+        if isinstance(self.content, list):
+            self._check_parts(self.content)
+        return self
+
+    def _check_parts(self, parts: list[ContentPart]) -> None:
+        if not parts and self.role not in _NULL_CONTENT_ROLES:
+            raise invalid("must hold at least one part.", "content")
+        if self.role != "assistant":
+            for index, part in enumerate(parts):
+                if part.type == "refusal":
+                    raise unsupported_part(part.type, "content", index)
+
+    @property
+    def words(self) -> str:
+        """The whole content as one string."""
+        if isinstance(self.content, list):
+            return "".join(part.words for part in self.content)
+        return self.content or ""
 
 
-def _part(value: object, path: str, role: str) -> str:
-    fields = Fields(as_object(value, path), f"{path}.")
-    kind = fields.text("type")
-    if kind is None:
-        raise missing(fields.path("type"))
-    # Clients send back what they were given: a refusal of an earlier reply is part of the assistant's text.
-    name = "refusal" if kind == "refusal" and role == "assistant" else "text"
-    if kind != name:
-        message = f"{path}: parts of type {kind[:_NAME_CHARS]!r} are not supported; only text is."
-        raise HttpError(400, "unsupported_content", message, param=path)
-    text = fields.text(name)
-    if text is None:
-        raise missing(fields.path(name))
-    return text
+Messages: TypeAlias = Annotated[list[ChatMessage], Items(1, MAX_MESSAGES)]
 
 
-def _tool_calls(fields: Fields) -> list[object] | None:
-    calls = fields.items("tool_calls", MAX_TOOL_CALLS)
-    for index, value in enumerate(calls or ()):
-        path = fields.path(f"tool_calls[{index}]")
-        call = Fields(as_object(value, path), f"{path}.")
-        call.text("id")
-        function = call.mapping("function")
-        if function is None:
-            raise missing(call.path("function"))
-        _check_function(Fields(function, f"{path}.function."))
-    return calls
+def template_ready(messages: Sequence[ChatMessage]) -> tuple[Mapping[str, object], ...]:
+    """Return the turns as ``prompt.Conversation`` takes them, every content a string."""
+    return tuple(_ready(message) for message in messages)
 
 
-def _check_function(function: Fields) -> None:
-    if function.string("name", _NAME_CHARS) is None:
-        raise missing(function.path("name"))
-    arguments = function.value("arguments")
-    if arguments is not None and not isinstance(arguments, (str, dict)):
-        path = function.path("arguments")
-        raise bad_value(path, f"{path} must be a string or an object, not {describe(arguments)}.")
+def _ready(message: ChatMessage) -> Mapping[str, object]:
+    ready: dict[str, object] = {
+        "role": "system" if message.role == "developer" else message.role,
+        "content": message.words,
+    }
+    if message.name is not None:
+        ready["name"] = message.name
+    if message.tool_call_id is not None:
+        ready["tool_call_id"] = message.tool_call_id
+    if message.reasoning_content is not None:
+        ready["reasoning_content"] = message.reasoning_content
+    if message.tool_calls:
+        ready["tool_calls"] = [_call(call) for call in message.tool_calls]
+    return ready
+
+
+def _call(call: HistoryCall) -> dict[str, object]:
+    function: dict[str, object] = {"name": call.function.name}
+    if call.function.arguments is not None:
+        function["arguments"] = call.function.arguments
+    named: dict[str, object] = {} if call.id is None else {"id": call.id}
+    return named | {"type": "function", "function": function}
