@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from aiohttp import ClientConnectionResetError, web
 
 from ..kernel.errors import AskError
+from ..logs import request_context
 from .errors import HttpError, envelope_for, internal, timed_out
 from .exchange import EXCHANGE, Exchange, fresh_id, request_id
 from .serving import RequestRecord
@@ -66,14 +67,16 @@ class Boundary:
 
         @web.middleware
         async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
-            return await self._answer(request, handler)
+            known = request_id(request.headers)
+            with request_context(known):
+                return await self._answer(request, handler, known)
 
         return boundary
 
-    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, handler: Handler, known: str) -> web.StreamResponse:
         now_s = asyncio.get_running_loop().time()
         limit = asyncio.timeout(self._timeout_s)
-        exchange = Exchange(request_id(request.headers), now_s, limit, request.transport)
+        exchange = Exchange(known, now_s, limit, request.transport)
         request[EXCHANGE] = exchange
         self.active.add(exchange)
         self._idle.clear()

@@ -24,7 +24,7 @@ WAIT_S = 15.0
 class ServerProcess:
     """Starts a server, waits until it is ready, and makes sure that it is gone in the end."""
 
-    def __init__(self, *command: str) -> None:
+    def __init__(self, *command: str, **popen: Any) -> None:
         self.lines: list[dict[str, Any] | str] = []
         self._arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.process = subprocess.Popen(
@@ -33,6 +33,7 @@ class ServerProcess:
             stderr=subprocess.PIPE,
             text=True,
             env={"SAMOVAR__CACHE__SSD__DIR": "off", **os.environ, "PYTHONUNBUFFERED": "1"},
+            **popen,
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -121,6 +122,19 @@ class ServerProcess:
                 received = client.recv(65_536)
                 assert received, f"the server closed first: {seen!r}"
                 seen += received
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def wait_status(self, status: int, timeout_s: float = WAIT_S) -> str:
+        """Poll ``/v1/models`` until it answers with ``status``, an error's; return its code."""
+        until = time.monotonic() + timeout_s
+        while True:
+            found, body = self.call("GET", "/v1/models")
+            if found == status:
+                return body["error"]["code"]
+            assert time.monotonic() < until, f"never {status}: {found} {body}"
 
     def wait_stats(self, condition: Any, timeout_s: float = WAIT_S) -> Any:
         """Poll ``/stats`` until ``condition(stats)`` holds; return them."""
