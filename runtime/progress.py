@@ -60,6 +60,24 @@ def shown_progress(stream: TextIO) -> Generator[Report]:
         yield _Bars(progress)
 
 
+@contextlib.contextmanager
+def shown_activity(stream: TextIO, name: str) -> Generator[Callable[[str], None]]:
+    """Yield a callback that shows lines about work of unknown length until the block ends.
+
+    On a terminal they stand above a clock that shows that something goes on.
+    """
+    if not stream.isatty():
+        yield lambda line: print(line, file=stream, flush=True)
+        return
+    from rich.console import Console  # noqa: PLC0415 - see above
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=Console(file=stream), transient=True) as progress:
+        progress.add_task(name, total=None)
+        yield lambda line: progress.console.print(line, markup=False, highlight=False)
+
+
 class PlainProgress:
     """One line when a stage begins, at each quarter of it, and nothing twice."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from argparse import REMAINDER, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import (
+    bench_command,
     cache_command,
     chat_command,
+    completion_command,
     config_command,
     doctor_command,
     models_command,
@@ -47,11 +50,13 @@ def build_parser() -> FreeOrderParser:
     _add_cache(commands)
     _add_config(commands)
     _add_models(commands)
+    _add_bench(commands)
     doctor = commands.add(
         "doctor", "check this machine and the set-up, and say how to mend it", doctor_command.run
     )
     add_config_options(doctor)
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    _add_completion(commands)
     commands.add("version", "print the versions of Samovar and of what it stands on", version_command.run)
     return parser
 
@@ -108,7 +113,9 @@ def _add_config(commands: _Commands) -> None:
 
 def _add_models(commands: _Commands) -> None:
     models = _Commands(commands.add("models", "list, fetch, convert and remove local models"))
-    listing = models.add("ls", "list converted models", models_command.ls)
+    listing = models.add(
+        "ls", "list converted models, and what was fetched from Hugging Face", models_command.ls
+    )
     listing.add_argument("--json", action="store_true", help="print JSON")
     pull = models.add("pull", "fetch a model and make it ready", models_command.pull)
     pull.add_argument(
@@ -116,5 +123,25 @@ def _add_models(commands: _Commands) -> None:
     )
     convert = models.add("convert", "convert a .gguf file", models_command.convert)
     convert.add_argument("source", metavar="FILE.gguf")
+    place = "a new folder for the result (default: one among the models)"
+    convert.add_argument("--to", type=Path, metavar="DIR", help=place)
     remove = models.add("rm", "remove a converted model", models_command.rm)
     remove.add_argument("name", metavar="NAME", help="a name that ls prints, or an alias")
+    remove.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _add_bench(commands: _Commands) -> None:
+    bench = commands.add("bench", "run a benchmark of a checkout, or name them all", bench_command.run)
+    bench.add_argument("name", nargs="?", metavar="NAME")
+    bench.add_argument(
+        "--json", action="store_true", help="print the result as JSON; may stand behind NAME too"
+    )
+    bench.add_argument("arguments", nargs=REMAINDER, metavar="...", help="what the benchmark itself takes")
+
+
+def _add_completion(commands: _Commands) -> None:
+    purpose = "print a script that completes the command line"
+    completion = commands.add("completion", purpose, completion_command.run)
+    completion.add_argument("shell", choices=completion_command.SHELLS, help="the shell to print it for")
+    completion.formatter_class = RawDescriptionHelpFormatter
+    completion.epilog = completion_command.INSTALLING

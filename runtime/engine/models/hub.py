@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..errors import ModelFetchFailed, ModelNotFound
+from .hub_progress import HubProgress
 from .progress import Progress, ProgressEvent, silent
 
 if TYPE_CHECKING:
@@ -31,13 +33,44 @@ def fetch_hub_repository(repository: str, progress: Progress = silent) -> Path:
     except (errors.LocalEntryNotFoundError, OSError):
         progress(ProgressEvent("download", 0, None, repository))
     try:
-        path = Path(snapshot(repository, allow_patterns=wanted))
+        bars = HubProgress(progress, repository).bars()
+        path = Path(snapshot(repository, allow_patterns=wanted, tqdm_class=bars))
     except errors.RepositoryNotFoundError as error:
         raise ModelNotFound(f"{repository}: no such repository, or access to it is not granted") from error
     except (OSError, ValueError, RuntimeError, errors.CachedRepoTreeNotFoundError) as error:
         raise ModelFetchFailed(f"{repository}: the hub's download failed: {_short(error)}") from error
     progress(ProgressEvent("download", 1, 1, repository))
     return path
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """A repository with safetensors in the hub's cache. ``path`` is its folder there."""
+
+    repository: str
+    path: Path
+    size_bytes: int
+    last_used_s: float
+
+
+def cached_hub_models() -> tuple[HubModel, ...]:
+    """Return what the hub's client has fetched for whomever, by name; empty where it has no cache."""
+    import huggingface_hub  # noqa: PLC0415 - see above
+    from huggingface_hub import errors  # noqa: PLC0415
+
+    try:
+        info = huggingface_hub.scan_cache_dir()
+    except (errors.CacheNotFound, OSError, ValueError):
+        return ()
+    found = [
+        HubModel(repo.repo_id, repo.repo_path, repo.size_on_disk, repo.last_accessed)
+        for repo in info.repos
+        if repo.repo_type == "model"
+        and any(
+            file.file_name.endswith(".safetensors") for revision in repo.revisions for file in revision.files
+        )
+    ]
+    return tuple(sorted(found, key=lambda model: model.repository))
 
 
 def _short(error: Exception) -> str:

@@ -27,7 +27,7 @@ from ....storage.fs import (
 from ..errors import ChecksumMismatch, ModelFetchFailed, ModelNotFound, ModelUnreadable
 from .fetch import fetched_pypi_file
 from .hub import fetch_hub_repository
-from .manifest import Manifest, read_manifest, verify_manifest
+from .manifest import MANIFEST_NAME, Manifest, read_manifest, verify_manifest
 from .progress import Progress, silent
 from .sources import ALIASES, Alias, GgufFile, HubRepository, LocalDirectory, ModelSource, PypiFile
 
@@ -104,9 +104,19 @@ class ModelStore:
         path = self._path_of(name)
         verify_manifest(path, read_manifest(path), full=full, progress=progress)
 
-    def remove(self, name: str) -> None:
-        """Delete a converted model, by its folder's name or an alias. Raises ModelNotFound."""
+    def folder_of(self, name: str) -> Path:
+        """Return the folder of a converted model, whole or damaged, by its name or an alias.
+
+        Raises ModelNotFound, also for a folder that no conversion made.
+        """
         path = self._path_of(name)
+        if path.is_symlink() or not (path / MANIFEST_NAME).is_file():
+            raise ModelNotFound(f"{path} is no converted model: it has no {MANIFEST_NAME}; it stays as it is")
+        return path
+
+    def remove(self, name: str) -> None:
+        """Delete a converted model. Raises ModelNotFound, as ``folder_of``."""
+        path = self.folder_of(name)
         with self._locked():
             remove_tree(path)
 
