@@ -9,7 +9,7 @@ numpy, which releases the lock, and at most MAX_MARKS of it is parsed.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import numpy as np
 import orjson
@@ -18,9 +18,12 @@ from aiohttp import web
 from .errors import HttpError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 JsonObject: TypeAlias = dict[str, object]
+T = TypeVar("T")
 
 INLINE_BYTES = 96 << 10
 MAX_MARKS = 1 << 16
@@ -35,17 +38,18 @@ async def read_object(request: web.Request, max_bytes: int) -> JsonObject:
     Raises HttpError: 415 for another content type or encoding, 413 beyond ``max_bytes`` (also when the
     length is not declared), 400 for a body that is empty, not UTF-8, not JSON, too intricate or no object.
     """
-    _check_headers(request)
-    if (request.content_length or 0) > max_bytes:
-        raise too_large(max_bytes)
-    try:
-        body = await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise too_large(max_bytes) from error
-    if len(body) > INLINE_BYTES and await asyncio.to_thread(count_marks, body) > MAX_MARKS:
-        message = f"The body holds more than {MAX_MARKS:,} JSON values."
-        raise HttpError(400, "body_too_complex", message)
-    return parse_object(body)
+    return parse_object(await _read(request, max_bytes))
+
+
+async def read_as(request: web.Request, max_bytes: int, made: Callable[[JsonObject], T]) -> T:
+    """Return what ``made`` makes of the body's object; raises as ``read_object`` and ``made`` do.
+
+    ``made`` runs in a thread where the body is large: a value of it may take microseconds to validate, and
+    validators give way to the event loop.
+    """
+    data = await _read(request, max_bytes)
+    body = parse_object(data)
+    return made(body) if len(data) <= INLINE_BYTES else await asyncio.to_thread(made, body)
 
 
 def parse_object(body: bytes) -> JsonObject:
@@ -83,6 +87,20 @@ def too_large(max_bytes: int) -> HttpError:
     """Return the 413 that names the limit and where it is set."""
     message = f"The request body exceeds server.max_body ({max_bytes:,} bytes)."
     return HttpError(413, "body_too_large", message)
+
+
+async def _read(request: web.Request, max_bytes: int) -> bytes:
+    _check_headers(request)
+    if (request.content_length or 0) > max_bytes:
+        raise too_large(max_bytes)
+    try:
+        body = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise too_large(max_bytes) from error
+    if len(body) > INLINE_BYTES and await asyncio.to_thread(count_marks, body) > MAX_MARKS:
+        message = f"The body holds more than {MAX_MARKS:,} JSON values."
+        raise HttpError(400, "body_too_complex", message)
+    return body
 
 
 def _is_mark(data: NDArray[np.uint8]) -> NDArray[np.bool_]:

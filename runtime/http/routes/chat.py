@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from ..body import read_object
+from ..body import read_as
 from ..errors import not_ready
 from ..events import EventStream
 from ..exchange import EXCHANGE
@@ -40,8 +40,10 @@ class ChatRoutes:
         readiness = self._serving.readiness()
         if not readiness.accepting:
             raise not_ready(draining=readiness.draining, retry_after_s=readiness.retry_after_s)
-        body = await read_object(request, self._options.max_body_bytes)
-        call = parse_chat(body, request.headers, self._serving.model(), self._serving.aliases())
+        info, names = self._serving.model(), self._serving.aliases()
+        call = await read_as(
+            request, self._options.max_body_bytes, lambda body: parse_chat(body, request.headers, info, names)
+        )
         generation = Generation(self._serving, self._metrics, request[EXCHANGE], call)
         if call.stream:
             return await self._streamed(request, generation, call)
