@@ -14,6 +14,7 @@ EngineError
 ├── LaneStepFailed           a step of a lane raised; says in which phase and for which rows
 ├── TemplateError            the chat template refused the messages
 ├── ConstraintError          a constraint on the reply that cannot be compiled
+├── ConstraintFailed         a constraint that a reply cannot go on under
 └── PromptError              a prompt the model cannot take
     └── PromptTooLong        it cannot fit the model's context, however it is encoded
 """
@@ -113,6 +114,12 @@ class ConstraintError(EngineError):
     def __init__(self, message: str, param: str) -> None:
         super().__init__(message)
         self.param = param
+
+
+class ConstraintFailed(EngineError):
+    """A reply cannot go on under its constraint: a limit was hit, or it left the grammar. For the client."""
+
+    code = "constraint_failed"
 
 
 class PromptError(EngineError):
