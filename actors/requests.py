@@ -41,11 +41,6 @@ class GenerationRequest:
     service_class: ServiceClass = "default"
 
     @property
-    def prompt_key(self) -> int:
-        """The same for choices that share a prompt object."""
-        return id(self.prompt)
-
-    @property
     def prompt_field(self) -> str:
         """The field of the request that holds its prompt, for errors."""
         return "messages" if isinstance(self.prompt, Conversation) else "prompt"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..engine.prompt import Conversation
@@ -21,7 +22,8 @@ class Call:
     """One generation for each choice of the answer, in their order.
 
     ``id`` is what the client sees; the requests' own ids derive from it. ``may_call``: tool calls in replies
-    are read as such. ``logprobs``: the client asked for them.
+    are read as such, and with ``one_call`` a reply ends with its first. ``logprobs``: the client asked for
+    them.
     """
 
     id: str
@@ -31,11 +33,18 @@ class Call:
     include_usage: bool = False
     logprobs: bool = False
     may_call: bool = False
+    one_call: bool = False
 
     @property
     def request(self) -> GenerationRequest:
         """The first choice's request; what the choices have in common is the same in all."""
         return self.requests[0]
+
+    @property
+    def prompt_starts(self) -> tuple[int, ...]:
+        """The first choice of each prompt: choices of one prompt are neighbours and share the object."""
+        shared = ((before.prompt, each.prompt) for before, each in pairwise(self.requests))
+        return (0, *(index for index, (before, each) in enumerate(shared, 1) if before is not each))
 
     @property
     def tools(self) -> tuple[Mapping[str, object], ...]:

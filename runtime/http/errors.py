@@ -14,7 +14,7 @@ import orjson
 from ..engine.port import Cancelled, Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ...actors.requests import Refused
 
@@ -131,6 +131,20 @@ def unknown_model(name: str, served: Sequence[str]) -> HttpError:
     shown = name if len(name) <= _SHOWN_CHARS else name[:_SHOWN_CHARS] + "…"
     message = f"The model {shown!r} is not served here. Served: {', '.join(served)}."
     return HttpError(404, "model_not_found", message, param="model")
+
+
+def unknown_tool(name: str, offered: Collection[str], *, again: bool) -> HttpError:
+    """Return the 422 for a reply that calls a tool which the request does not offer.
+
+    Neither the client nor the server erred, the model did. As content the call would pass for an answer, and
+    as a tool call many agents would fail over it. ``again``: another draw may do better, so the clients of
+    OpenAI and Anthropic are told to try that by themselves; the prompt is in the cache.
+    """
+    shown = name if len(name) <= _SHOWN_CHARS else name[:_SHOWN_CHARS] + "…"
+    known = ", ".join(sorted(offered))
+    message = f"The model called a tool {shown!r} that was not offered. Offered: {known}."
+    headers = {"x-should-retry": "true" if again else "false"}
+    return HttpError(422, "unknown_tool", message, param="tools", headers=headers)
 
 
 def not_ready(*, draining: bool, retry_after_s: float | None = None) -> HttpError:

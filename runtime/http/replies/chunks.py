@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from .pieces import Text
+from .pieces import Reasoning, Text, ToolArguments, ToolCallOpened
 from .reply import logprobs_json
 
 if TYPE_CHECKING:
     from ..call import Call
-    from .pieces import Progress
+    from .pieces import Piece, Progress
     from .usage import Usage
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
+_NO_LOGPROBS = b"null"
+_GOES_ON = b',"finish_reason":null}'
 
 
 class ChunkEncoder:
@@ -41,7 +43,7 @@ class ChunkEncoder:
 
     def progress(self, progress: Progress) -> bytes:
         """Return the chunks of what was added to a choice; nothing where there is nothing to tell."""
-        chunks = self._delta(progress)
+        chunks = self._deltas(progress)
         if progress.end is not None:
             ending = b'{},"logprobs":null,"finish_reason":"%s"}' % progress.end.reason.encode()
             chunks += self._head + self._choices[progress.index] + ending + self._tail
@@ -53,14 +55,34 @@ class ChunkEncoder:
             return DONE
         return self._head + b'],"usage":' + orjson.dumps(usage.openai()) + b"}\n\n" + DONE
 
-    def _delta(self, progress: Progress) -> bytes:
-        text = "".join(piece.text for piece in progress.pieces if isinstance(piece, Text))
+    def _deltas(self, progress: Progress) -> bytes:
+        """Return a chunk for every piece; logprobs come with the first text, or by themselves."""
         shown = progress.logprobs if self._call.logprobs else ()
-        if not text and not shown:
-            return b""
-        logprobs = orjson.dumps(logprobs_json(shown)) if shown else b"null"
-        content = b'{"content":' + orjson.dumps(text) + b'},"logprobs":' + logprobs
-        return self._head + self._choices[progress.index] + content + b',"finish_reason":null}' + self._tail
+        logprobs = orjson.dumps(logprobs_json(shown)) if shown else _NO_LOGPROBS
+        head = self._head + self._choices[progress.index]
+        chunks = b""
+        for piece in progress.pieces:
+            told, logprobs = (logprobs, _NO_LOGPROBS) if isinstance(piece, Text) else (_NO_LOGPROBS, logprobs)
+            chunks += head + _delta(piece) + b',"logprobs":' + told + _GOES_ON + self._tail
+        if logprobs is not _NO_LOGPROBS:
+            chunks += head + b'{"content":""},"logprobs":' + logprobs + _GOES_ON + self._tail
+        return chunks
+
+
+def _delta(piece: Piece) -> bytes:
+    """Return the delta of one piece: a call opens with its id, type and name, and goes on by its index."""
+    match piece:
+        case Text():
+            return b'{"content":' + orjson.dumps(piece.text) + b"}"
+        case Reasoning():
+            return b'{"reasoning_content":' + orjson.dumps(piece.text) + b"}"
+        case ToolCallOpened():
+            function = {"name": piece.name, "arguments": ""}
+            opened = {"index": piece.index, "id": piece.id, "type": "function", "function": function}
+            return orjson.dumps({"tool_calls": [opened]})
+        case ToolArguments():
+            more = {"index": piece.index, "function": {"arguments": piece.text}}
+            return orjson.dumps({"tool_calls": [more]})
 
 
 def error_event(envelope: bytes) -> bytes:

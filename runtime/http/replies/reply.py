@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from .pieces import Text
+from .pieces import Reasoning, Text, ToolArguments, ToolCallOpened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...engine.port import TokenLogprob
     from ..call import Call
-    from .pieces import ChoiceEnd, Progress
+    from .pieces import ChoiceEnd, Piece, Progress
     from .usage import Usage
 
 _REPLACEMENT = "\ufffd"
@@ -35,13 +35,13 @@ class WholeReply:
     def __init__(self, call: Call, created_s: int) -> None:
         self._call = call
         self._created_s = created_s
-        self._texts: list[list[str]] = [[] for _ in call.requests]
+        self._pieces: list[list[Piece]] = [[] for _ in call.requests]
         self._logprobs: list[list[TokenLogprob]] = [[] for _ in call.requests]
         self._ends: dict[int, ChoiceEnd] = {}
 
     def add(self, progress: Progress) -> None:
         """Take what was added to a choice."""
-        self._texts[progress.index] += [piece.text for piece in progress.pieces if isinstance(piece, Text)]
+        self._pieces[progress.index] += progress.pieces
         self._logprobs[progress.index] += progress.logprobs
         if progress.end is not None:
             self._ends[progress.index] = progress.end
@@ -59,13 +59,31 @@ class WholeReply:
         return orjson.dumps(body)
 
     def _choice(self, index: int) -> dict[str, object]:
-        message = {"role": "assistant", "content": "".join(self._texts[index]), "refusal": None}
         return {
             "index": index,
-            "message": message,
+            "message": _message(self._pieces[index]),
             "logprobs": logprobs_json(self._logprobs[index]) if self._call.logprobs else None,
             "finish_reason": self._ends[index].reason,
         }
+
+
+def _message(pieces: Sequence[Piece]) -> dict[str, object]:
+    """Return OpenAI's message; reasoning as DeepSeek has it; null for no content beside calls."""
+    content = "".join(piece.text for piece in pieces if isinstance(piece, Text))
+    reasoning = "".join(piece.text for piece in pieces if isinstance(piece, Reasoning))
+    calls = [_call_json(piece, pieces) for piece in pieces if isinstance(piece, ToolCallOpened)]
+    message: dict[str, object] = {"role": "assistant", "content": content, "refusal": None}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message |= {"content": content or None, "tool_calls": calls}
+    return message
+
+
+def _call_json(opened: ToolCallOpened, pieces: Sequence[Piece]) -> dict[str, object]:
+    texts = (piece for piece in pieces if isinstance(piece, ToolArguments) and piece.index == opened.index)
+    function = {"name": opened.name, "arguments": "".join(piece.text for piece in texts)}
+    return {"id": opened.id, "type": "function", "function": function}
 
 
 def _token_json(text: str, logprob: float) -> dict[str, object]:
