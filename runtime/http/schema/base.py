@@ -53,8 +53,8 @@ class ApiModel(BaseModel):
 class OpenModel(BaseModel):
     """A JSON object whose further fields are a client's own business and are dropped; else as ApiModel.
 
-    Requests hold thousands of them, so nothing but pydantic's own code looks at each: fields that may be absent
-    are ``… | None``.
+    Requests hold thousands of them, so nothing but pydantic's own code looks at each: fields that may be
+    absent are ``… | None``.
     """
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, allow_inf_nan=False)

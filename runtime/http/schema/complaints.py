@@ -85,21 +85,29 @@ def path_of(loc: tuple[int | str, ...]) -> str:
 
 def _complaint(found: ErrorDetails, context: dict[str, Any]) -> str:
     """Return pydantic's own findings in this server's words."""
-    kind, value = found["type"], found["input"]
-    match kind:
-        case "kind":
-            return f"must be {found['msg']}, not {describe(value)}."
+    value = found["input"]
+    match found["type"]:
         case "too_long":
             return f"has {len(value)} items; at most {context['max_length']} are allowed."
         case "too_short":
             return "must not be empty."
-        case "literal_error":
-            return f"must be {context['expected']}, not {describe(value)}."
-        case _ if kind in _WANTED:
-            return f"must be {_WANTED[kind]}, not {describe(value)}."
         case _:
-            message = found["msg"]
-            return f"is wrong: {message[:1].lower()}{message[1:]}."
+            wanted = _wanted(found, context)
+    return f"must be {wanted}, not {describe(value)}."
+
+
+def _wanted(found: ErrorDetails, context: dict[str, Any]) -> str:
+    match found["type"]:
+        case "kind":
+            return found["msg"]
+        case "greater_than_equal":
+            return f"at least {context['ge']}"
+        case "literal_error":
+            return context["expected"]
+        case "string_pattern_mismatch":
+            return f"a string that matches {context['pattern']}"
+        case kind:
+            return _WANTED.get(kind, "of the kind that is documented")
 
 
 def _unknown(path: str, near: str) -> HttpError:
