@@ -116,6 +116,7 @@ def parse_chat(
         include_usage=usage_wanted(fields),
         logprobs=fields.logprobs or False,
         may_call=tools.may_call,
+        one_call=fields.parallel_tool_calls is False,
     )
 
 
