@@ -54,6 +54,10 @@ class Output:
             events += self._close(complete=progress.end.reason != "length")
         return events
 
+    def abandon(self) -> None:
+        """The reply goes no further: what was open is incomplete."""
+        self._close(complete=False)
+
     def values(self) -> list[dict[str, object]]:
         """Return the items as JSON objects."""
         return [item.value() for item in self.items]

@@ -5,12 +5,13 @@ place in a prompt (status, phase, annotations, logprobs) are dropped. An item or
 shown to the model is refused by its type: what it holds would be missing from the prompt.
 """
 
-from typing import Annotated, Final, Literal, TypeAlias, cast
+from typing import Annotated, Final, Literal, Self, TypeAlias, cast
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Tag, model_validator
 
-from .base import OpenModel, not_supported
+from .base import OpenModel, not_supported, unsupported_part
 from .kinds import LIST, TEXT, Chars, by_kind
+from .kinds import Items as ListOf
 
 MAX_ITEMS: Final = 4096
 MAX_PARTS: Final = 256
@@ -18,10 +19,6 @@ _MAX_ID_CHARS: Final = 256
 _SHOWN_CHARS: Final = 64
 
 ItemId: TypeAlias = Annotated[str, Chars(1, _MAX_ID_CHARS)]
-
-
-def _refuse_part(kind: str) -> str:
-    raise not_supported(f"parts of type {kind[:_SHOWN_CHARS]!r} cannot be shown to the model; text can.")
 
 
 def _refuse_item(kind: str) -> str:
@@ -45,7 +42,11 @@ class RefusalPart(OpenModel):
 class OtherPart(OpenModel):
     """A part that cannot be put into a prompt: images, files, audio."""
 
-    type: Annotated[str, AfterValidator(_refuse_part)]
+    type: str
+
+    @model_validator(mode="after")
+    def _refused(self) -> Self:
+        raise unsupported_part(self.type)
 
 
 def _type_of(value: object) -> object:
@@ -77,7 +78,7 @@ Part: TypeAlias = Annotated[
     | Annotated[OtherPart, Tag("<other>")],
     Discriminator(_part_tag),
 ]
-Parts: TypeAlias = Annotated[list[Part], Field(max_length=MAX_PARTS, fail_fast=True)]
+Parts: TypeAlias = Annotated[list[Part], ListOf(0, MAX_PARTS)]
 Content: TypeAlias = Annotated[
     Annotated[str, TEXT] | Annotated[Parts, LIST], by_kind("a string or a list of parts")
 ]
@@ -126,7 +127,7 @@ class ReasoningItem(OpenModel):
 
     type: Literal["reasoning"]
     id: ItemId | None = None
-    content: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
+    content: Annotated[list[ReasoningPart], ListOf(0, MAX_PARTS)] | None = None
     encrypted_content: str | None = None
 
 
@@ -153,7 +154,7 @@ InputItem: TypeAlias = Annotated[
     | Annotated[OtherItem, Tag("<other>")],
     Discriminator(_item_tag),
 ]
-Items: TypeAlias = Annotated[list[InputItem], Field(max_length=MAX_ITEMS, fail_fast=True)]
+Items: TypeAlias = Annotated[list[InputItem], ListOf(0, MAX_ITEMS)]
 Input: TypeAlias = Annotated[
     Annotated[str, TEXT] | Annotated[Items, LIST], by_kind("a string or a list of items")
 ]
