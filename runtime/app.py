@@ -21,6 +21,7 @@ from .caching import TreeCache
 from .http.access import Access
 from .http.actor import Binding, HttpActor, HttpMessage
 from .http.options import HttpOptions
+from .http.responses.store import ResponseStore
 from .http.server import HttpServer
 from .kernel import AskError, Backoff, BlockingPool, ChildSpec, RestartLimit, SupervisorSpec
 from .metrics import Metrics
@@ -202,10 +203,13 @@ def _http_spec(
     access: Access,
 ) -> ChildSpec[HttpMessage]:
     options, binding = http_options(config), Binding(config.server.port)
+    responses = ResponseStore()
 
     def server() -> HttpServer:
         here = replace(options, port=binding.port)
-        return HttpServer(serving, here, log, cache=cache, metrics=metrics, access=access)
+        return HttpServer(
+            serving, here, log, cache=cache, metrics=metrics, access=access, responses=responses
+        )
 
     return ChildSpec("http", lambda: HttpActor(server, binding), capacity=64)
 

@@ -14,8 +14,10 @@ from .errors import HttpError, is_anthropic
 from .exchange import EXCHANGE, fresh_id
 from .guard import cors_headers, guard_middleware
 from .listening import Connection, HttpBindError, Listener
+from .responses.store import ResponseStore
 from .routes.cache import CacheRoutes
 from .routes.chat import ChatRoutes
+from .routes.responses import ResponsesRoutes
 from .routes.state import StateRoutes
 
 if TYPE_CHECKING:
@@ -44,8 +46,9 @@ class _Counted:
 class HttpServer:
     """Serves a ``Serving`` over HTTP until closed. One start and one close; loop thread only.
 
-    Holds no signal handlers and no loop of its own. ``start`` returns with the socket listening. ``metrics``
-    and ``access`` should outlive it, so that counters and replaced rules survive a restart.
+    Holds no signal handlers and no loop of its own. ``start`` returns with the socket listening. ``metrics``,
+    ``access`` and ``responses`` should outlive it, so that counters, replaced rules and stored responses
+    survive a restart.
     """
 
     def __init__(
@@ -57,10 +60,12 @@ class HttpServer:
         cache: CacheServing | None = None,
         metrics: Metrics | None = None,
         access: Access | None = None,
+        responses: ResponseStore | None = None,
     ) -> None:
         self._options = options
         self._access = Access(options) if access is None else access
         self._metrics = Metrics() if metrics is None else metrics
+        self._responses = ResponseStore() if responses is None else responses
         self._boundary = Boundary(_Counted(log, self._metrics), options.request_timeout_s)
         self._runner = web.AppRunner(
             self._application(serving, cache), handler_cancellation=True, shutdown_timeout=_FORCED_S
@@ -129,6 +134,7 @@ class HttpServer:
             client_max_size=options.max_body_bytes,
         )
         app.add_routes(ChatRoutes(serving, options, self._metrics).routes())
+        app.add_routes(ResponsesRoutes(serving, options, self._metrics, self._responses).routes())
         app.add_routes(StateRoutes(serving, options, self._metrics).routes())
         app.add_routes(CacheRoutes(serving, cache, options).routes())
         app.on_response_prepare.append(self._add_headers)
