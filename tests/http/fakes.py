@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +17,7 @@ from samovar.actors.requests import NO_REUSE, Admission, Admitted, GenerationReq
 from samovar.actors.spilling.spill_reports import FlushReport
 from samovar.actors.stream import RequestStream
 from samovar.runtime.engine.port import Cancelled, Delta, Finished, ModelInfo, Prefilled, TokenLogprob
-from samovar.runtime.engine.prompt import Conversation
+from samovar.runtime.engine.prompt import PLAIN_REPLIES, Conversation, ReplyFormat
 from samovar.runtime.http.cache_serving import (
     CacheEntry,
     CacheExplanation,
@@ -100,9 +100,12 @@ class FakeServing:
     reuse: PrefixReuse = NO_REUSE
     figures: Mapping[str, object] = field(default_factory=dict)
     queued: asyncio.Event | None = None
+    reply: ReplyFormat = PLAIN_REPLIES
+    in_reasoning: bool = False
     names: Sequence[str] = ("gpt-4o",)
     actors: tuple[str, ...] = ("serving/lanes/0", "serving/scheduler")
     requests: list[GenerationRequest] = field(default_factory=list)
+    counted: list[GenerationRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     crashed: list[str] = field(default_factory=list)
     cancel_seen: asyncio.Event = field(default_factory=asyncio.Event)
@@ -110,7 +113,7 @@ class FakeServing:
     tasks: set[asyncio.Future[None]] = field(default_factory=set)
 
     def model(self) -> ModelInfo:
-        return INFO
+        return replace(INFO, reply=self.reply)
 
     def aliases(self) -> Sequence[str]:
         return self.names
@@ -127,7 +130,12 @@ class FakeServing:
         task = asyncio.ensure_future(self.script(stream, request))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
-        return Admitted(stream, PROMPT_TOKENS, self.reuse)
+        return Admitted(stream, PROMPT_TOKENS, self.reuse, self.in_reasoning)
+
+    async def count_tokens(self, request: GenerationRequest) -> int | Refused:
+        self.counted.append(request)
+        refused = self.refuse(request)
+        return refused if isinstance(refused, Refused) else PROMPT_TOKENS
 
     async def arrived(self) -> None:
         """Wait for one more request than the calls before."""
