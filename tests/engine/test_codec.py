@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_lm import utils as mlx_lm_utils
 from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.tool_parsers import json_tools
 from samovar.runtime.engine.errors import PromptTooLong, TemplateError
 from samovar.runtime.engine.models.gguf import convert_gguf
+from samovar.runtime.engine.prompt import Conversation
 from samovar.runtime.engine.text.codec import HfTextCodec
 from samovar.runtime.engine.text.detokenize import BytesDetokenizer, WindowDetokenizer, byte_level_table
 from samovar.storage.tokens import TokenIds
@@ -20,10 +22,11 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from samovar.runtime.engine.port import Detokenizer
+    from samovar.runtime.engine.prompt import RenderedPrompt
 
 USER = {"role": "user", "content": "hello"}
 BYTE_TEMPLATE = (
@@ -56,13 +59,16 @@ def real_codec(default_model_dir: Path) -> HfTextCodec:
 
 
 @pytest.fixture
-def codec_with(write_gguf: Callable[..., Path], tmp_path: Path) -> Callable[[str], HfTextCodec]:
-    """Make a codec of the tiny vocabulary with another chat template."""
+def codec_with(write_gguf: Callable[..., Path], tmp_path: Path) -> Callable[..., HfTextCodec]:
+    """Make a codec of the tiny vocabulary with another chat template, and tools of its own if told so."""
 
-    def make(template: str) -> HfTextCodec:
+    def make(template: str, **tools: Any) -> HfTextCodec:
         convert_gguf(
             write_gguf(metadata={"tokenizer.chat_template": template}), tmp_path / "out", source="test"
         )
+        if tools:
+            loaded = mlx_lm_utils.load_tokenizer(tmp_path / "out")
+            return HfTextCodec(TokenizerWrapper(loaded._tokenizer, **tools))
         return codec_of(tmp_path / "out")
 
     return make
@@ -92,10 +98,16 @@ def codec_of_words(request: pytest.FixtureRequest) -> HfTextCodec:
     return HfTextCodec(TokenizerWrapper(tokenizer))
 
 
+def rendered(
+    codec: HfTextCodec, messages: Sequence[Mapping[str, object]], kwargs: Mapping[str, object]
+) -> RenderedPrompt:
+    return codec.render(Conversation(tuple(messages), template_kwargs=kwargs))
+
+
 def spelled(codec: HfTextCodec, tokens: Sequence[int]) -> str:
     """The text of tokens, special ones included."""
-    assert codec._backend is not None
-    return codec._backend.decode(list(tokens), skip_special_tokens=False)
+    assert codec._tokenizing.backend is not None
+    return codec._tokenizing.backend.decode(list(tokens), skip_special_tokens=False)
 
 
 def byte_by_byte(codec: HfTextCodec, text: str) -> list[int]:
@@ -118,7 +130,7 @@ def streamed(detokenizer: Detokenizer, tokens: Sequence[int]) -> str:
 def test_no_template(write_gguf: Callable[..., Path], tmp_path: Path) -> None:
     convert_gguf(write_gguf(metadata={"tokenizer.chat_template": None}), tmp_path / "out", source="test")
     with pytest.raises(TemplateError, match="no chat template"):
-        codec_of(tmp_path / "out").render_chat([USER], {})
+        rendered(codec_of(tmp_path / "out"), [USER], {})
 
 
 @pytest.mark.parametrize(
@@ -137,7 +149,7 @@ def test_a_template_that_refuses(
 ) -> None:
     convert_gguf(write_gguf(metadata={"tokenizer.chat_template": template}), tmp_path / "out", source="test")
     with pytest.raises(TemplateError, match=r"refused the messages: .") as caught:
-        codec_of(tmp_path / "out").render_chat(messages, {})
+        rendered(codec_of(tmp_path / "out"), messages, {})
     assert caught.value.__cause__ is not None
 
 
@@ -145,7 +157,7 @@ def test_a_long_refusal_is_cut(write_gguf: Callable[..., Path], tmp_path: Path) 
     template = "{{ raise_exception('first ' + 'x' * 5000) }}"
     convert_gguf(write_gguf(metadata={"tokenizer.chat_template": template}), tmp_path / "out", source="test")
     with pytest.raises(TemplateError) as caught:
-        codec_of(tmp_path / "out").render_chat([USER], {})
+        rendered(codec_of(tmp_path / "out"), [USER], {})
     assert "first" in str(caught.value)
     assert len(str(caught.value)) < 260
 
@@ -153,11 +165,11 @@ def test_a_long_refusal_is_cut(write_gguf: Callable[..., Path], tmp_path: Path) 
 @pytest.mark.parametrize("name", ["tokenize", "chat_template", "add_generation_prompt", "return_dict"])
 def test_what_is_not_the_clients_to_set(codec: HfTextCodec, name: str) -> None:
     with pytest.raises(TemplateError, match=f"may not set {name}"):
-        codec.render_chat([USER], {name: "x"})
+        rendered(codec, [USER], {name: "x"})
 
 
 def test_render_is_ready_for_the_reply(codec: HfTextCodec) -> None:
-    ids = codec.render_chat([USER], {"enable_thinking": False}).tokens
+    ids = rendered(codec, [USER], {"enable_thinking": False}).tokens
     assert codec.decode(ids) == "user\nhelloassistant\n"
     assert [token for token in ids if token < 3] == [1, 2, 1]
 
@@ -167,7 +179,7 @@ def test_template_kwargs_reach_the_template(write_gguf: Callable[..., Path], tmp
         write_gguf(metadata={"tokenizer.chat_template": "{{ mood }}"}), tmp_path / "out", source="test"
     )
     codec = codec_of(tmp_path / "out")
-    assert codec.decode(codec.render_chat([USER], {"mood": "fine"}).tokens) == "fine"
+    assert codec.decode(rendered(codec, [USER], {"mood": "fine"}).tokens) == "fine"
 
 
 def test_encode_adds_nothing(write_gguf: Callable[..., Path], tmp_path: Path) -> None:
@@ -269,10 +281,10 @@ def test_encoding_from_many_threads_is_exact(codec: HfTextCodec) -> None:
     expected = [list(codec.encode(text)) for text in texts]
     with ThreadPoolExecutor(8) as pool:
         assert [list(ids) for ids in pool.map(codec.encode, texts)] == expected
-        rendered = pool.map(
-            lambda text: codec.decode(codec.render_chat([{**USER, "content": text}], {}).tokens), texts
+        texts_again = pool.map(
+            lambda text: codec.decode(rendered(codec, [{**USER, "content": text}], {}).tokens), texts
         )
-        assert list(rendered) == [f"user\n{text}assistant\n" for text in texts]
+        assert list(texts_again) == [f"user\n{text}assistant\n" for text in texts]
 
 
 @pytest.mark.model
@@ -299,7 +311,7 @@ def test_default_model_pieces_join_to_the_whole(real_codec: HfTextCodec, tokens:
 def test_default_model_renders_as_transformers_does(real_codec: HfTextCodec) -> None:
     messages = [{"role": "system", "content": "Be brief."}, USER]
     expected = real_codec._wrapper.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
-    assert list(real_codec.render_chat(messages, {}).tokens) == expected
+    assert list(rendered(real_codec, messages, {}).tokens) == expected
 
 
 # -- the boundary -------------------------------------------------------------------------------------------
@@ -313,40 +325,42 @@ def test_default_model_renders_as_transformers_does(real_codec: HfTextCodec) -> 
     ],
 )
 def test_a_template_without_a_next_turn_has_no_boundary(
-    codec_with: Callable[[str], HfTextCodec], template: str
+    codec_with: Callable[..., HfTextCodec], template: str
 ) -> None:
-    prompt = codec_with(template).render_chat([USER], {})
+    prompt = rendered(codec_with(template), [USER], {})
     assert len(prompt.tokens) > 0
     assert prompt.boundary == 0
 
 
-def test_a_template_that_refuses_tools_is_probed_with_text(codec_with: Callable[[str], HfTextCodec]) -> None:
+def test_a_template_that_refuses_tools_is_probed_with_text(codec_with: Callable[..., HfTextCodec]) -> None:
     refusal = "{% if m['role'] == 'tool' %}{{ raise_exception('no') }}{% endif %}"
     codec = codec_with("{% for m in messages %}" + refusal + "{% endfor %}" + PRIMED_TEMPLATE)
-    prompt = codec.render_chat([USER], {})
+    prompt = rendered(codec, [USER], {})
     assert spelled(codec, prompt.tokens[: prompt.boundary]).endswith("<|im_start|>assistant\n")
 
 
-def test_a_primer_is_not_part_of_the_boundary(codec_with: Callable[[str], HfTextCodec]) -> None:
+def test_a_primer_is_not_part_of_the_boundary(codec_with: Callable[..., HfTextCodec]) -> None:
     codec = codec_with(PRIMED_TEMPLATE)
-    prompt = codec.render_chat([USER], {})
+    prompt = rendered(codec, [USER], {})
     assert spelled(codec, prompt.tokens).endswith("<|im_start|>assistant\n<think>\n")
     assert prompt.boundary <= len(prompt.tokens) - len("<think>\n")
     for reply in ("fine", "\nfine", "hello", ""):
-        assert codec.render_chat([USER, *turn(reply)], {}).tokens.starts_with(
-            prompt.tokens[: prompt.boundary]
-        )
+        assert rendered(codec, [USER, *turn(reply)], {}).tokens.starts_with(prompt.tokens[: prompt.boundary])
 
 
-def test_the_boundary_is_what_text_and_tool_replies_share(codec_with: Callable[[str], HfTextCodec]) -> None:
+def test_the_boundary_is_what_text_and_tool_replies_share(codec_with: Callable[..., HfTextCodec]) -> None:
     """A tool turn that renders otherwise from its first character on."""
     codec = codec_with(
+        "{% if tools %}{{ tools }}{% endif %}"
         "{% for m in messages %}{{ '<|im_start|>' + m['role'] }}"
         "{% if m['tool_calls'] %}{{ '!' }}{% else %}{{ '\n' + m['content'] + '<|im_end|>' }}{% endif %}"
         "{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+        tool_parser=json_tools.parse_tool_call,
+        tool_call_start="<tool_call>",
+        tool_call_end="</tool_call>",
     )
-    prompt = codec.render_chat([USER], {})
+    prompt = rendered(codec, [USER], {})
     assert spelled(codec, prompt.tokens[: prompt.boundary]).endswith("<|im_start|>assistant")
 
 
@@ -360,47 +374,47 @@ def test_a_token_that_a_reply_may_draw_in_is_left_out() -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>")
     tokenizer.chat_template = PRIMED_TEMPLATE.replace("<think>\n", "")
     codec = HfTextCodec(TokenizerWrapper(tokenizer))
-    prompt = codec.render_chat([USER], {})
+    prompt = rendered(codec, [USER], {})
     assert spelled(codec, prompt.tokens[prompt.boundary :]) == "\n"
     for reply in ("fine", "\nfine", "\n\n", " ", ""):
-        later = codec.render_chat([USER, *turn(reply)], {})
+        later = rendered(codec, [USER, *turn(reply)], {})
         assert later.tokens.starts_with(prompt.tokens[: prompt.boundary])
-    assert not codec.render_chat([USER, *turn("\n")], {}).tokens.starts_with(prompt.tokens)
+    assert not rendered(codec, [USER, *turn("\n")], {}).tokens.starts_with(prompt.tokens)
 
 
-def test_a_straddling_token_is_left_out(codec_with: Callable[[str], HfTextCodec]) -> None:
+def test_a_straddling_token_is_left_out(codec_with: Callable[..., HfTextCodec]) -> None:
     """The primer goes on within a token: "hel" of the prompt against "he" of the next turn."""
     codec = codec_with(
         "{% for m in messages %}{{ '<|im_start|>he' + m['content'] }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>hel' }}{% endif %}"
     )
-    prompt = codec.render_chat([USER], {})
+    prompt = rendered(codec, [USER], {})
     assert spelled(codec, prompt.tokens[prompt.boundary :]) == "hel"
 
 
-def test_a_template_of_plain_text_has_a_boundary_too(codec_with: Callable[[str], HfTextCodec]) -> None:
+def test_a_template_of_plain_text_has_a_boundary_too(codec_with: Callable[..., HfTextCodec]) -> None:
     codec = codec_with(BYTE_TEMPLATE)
     conversation = [{"role": "user", "content": "hello 😀 " * 30}]
-    prompt = codec.render_chat(conversation, {})
+    prompt = rendered(codec, conversation, {})
     assert len(prompt.tokens) - prompt.boundary <= 1
     for reply in ("fine", "\nfine", " fine", ""):
-        next_prompt = codec.render_chat([*conversation, *turn(reply)], {})
+        next_prompt = rendered(codec, [*conversation, *turn(reply)], {})
         assert next_prompt.tokens.starts_with(prompt.tokens[: prompt.boundary])
 
 
-def test_kwargs_reach_the_probes(codec_with: Callable[[str], HfTextCodec]) -> None:
+def test_kwargs_reach_the_probes(codec_with: Callable[..., HfTextCodec]) -> None:
     codec = codec_with(
         "{{ mood + messages[0]['content'] }}{% if messages | length > 1 %}{{ mood }}{% endif %}"
     )
-    assert codec.render_chat([USER], {"mood": "hel"}).boundary > 0
+    assert rendered(codec, [USER], {"mood": "hel"}).boundary > 0
 
 
 @given(content=st.text(max_size=30), reply=st.text(max_size=10))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_the_next_turn_begins_with_the_boundary(codec: HfTextCodec, content: str, reply: str) -> None:
     conversation = [{"role": "user", "content": content}]
-    prompt = codec.render_chat(conversation, {})
-    later = codec.render_chat([*conversation, *turn(reply)], {})
+    prompt = rendered(codec, conversation, {})
+    later = rendered(codec, [*conversation, *turn(reply)], {})
     assert later.tokens.starts_with(prompt.tokens[: prompt.boundary])
     assert len(prompt.tokens) - prompt.boundary <= 2
 
@@ -409,31 +423,31 @@ def test_the_next_turn_begins_with_the_boundary(codec: HfTextCodec, content: str
 
 
 def test_unknown_ids_change_nothing(codec: HfTextCodec) -> None:
-    prompt = codec.render_chat([USER], {})
+    prompt = rendered(codec, [USER], {})
     codec.remember(TokenIds.of([*prompt.tokens, 99_999]))
     codec.remember(TokenIds.of([]))
-    assert codec.render_chat([USER], {}) == prompt
+    assert rendered(codec, [USER], {}) == prompt
 
 
 def test_a_reply_keeps_the_ids_it_was_sampled_with(codec: HfTextCodec) -> None:
-    first = codec.render_chat([USER], {})
+    first = rendered(codec, [USER], {})
     reply = byte_by_byte(codec, "hello 😀 hello")
     seen = after(first.tokens, reply)
     codec.remember(seen)
-    second = codec.render_chat([USER, *turn("hello 😀 hello")], {})
+    second = rendered(codec, [USER, *turn("hello 😀 hello")], {})
     assert second.tokens.starts_with(seen)
     canonical = codec.encode(spelled(codec, second.tokens))
     assert list(second.tokens) != canonical
     assert spelled(codec, second.tokens) == spelled(codec, canonical)
     assert len(seen) < second.boundary <= len(second.tokens)
-    assert codec.render_chat([USER], {}) == first
+    assert rendered(codec, [USER], {}) == first
 
 
 @pytest.mark.parametrize("reply", ["", "Hello", "hellhel", " hello", "hexagon"])
 def test_an_edited_reply_is_encoded_afresh(codec: HfTextCodec, reply: str) -> None:
-    first = codec.render_chat([USER], {})
+    first = rendered(codec, [USER], {})
     codec.remember(after(first.tokens, [*byte_by_byte(codec, "hello"), 2]))
-    prompt = codec.render_chat([USER, *turn(reply)], {})
+    prompt = rendered(codec, [USER, *turn(reply)], {})
     assert list(prompt.tokens) == codec.encode(spelled(codec, prompt.tokens))
     assert prompt.tokens.starts_with(first.tokens[: first.boundary])
 
@@ -442,15 +456,15 @@ def test_ten_turns_and_a_branch_from_their_middle(codec: HfTextCodec) -> None:
     conversation = [USER]
     seen = [TokenIds.of([])]
     for n in range(10):
-        prompt = codec.render_chat(conversation, {})
+        prompt = rendered(codec, conversation, {})
         assert prompt.tokens.starts_with(seen[-1])
         seen.append(after(prompt.tokens, byte_by_byte(codec, f"hello {n}")))
         codec.remember(seen[-1])
         conversation += turn(f"hello {n}", f"hel {n}")
-    branch = codec.render_chat([*conversation[:10], {"role": "user", "content": "other"}], {})
+    branch = rendered(codec, [*conversation[:10], {"role": "user", "content": "other"}], {})
     assert branch.tokens.starts_with(seen[5])
     edited = [*conversation[:4], {"role": "user", "content": "edited"}, *conversation[5:]]
-    tokens = codec.render_chat(edited, {}).tokens
+    tokens = rendered(codec, edited, {}).tokens
     assert tokens.common_prefix(seen[-1]) > len(seen[2])
     assert spelled(codec, tokens) == spelled(codec, codec.encode(spelled(codec, tokens)))
 
@@ -460,57 +474,57 @@ def test_conversations_with_one_beginning_keep_apart(codec: HfTextCodec) -> None
     conversations = [[system, {"role": "user", "content": f"hel{n}"}] for n in range(3)]
     seen: list[TokenIds] = []
     for n, conversation in enumerate(conversations):
-        seen.append(after(codec.render_chat(conversation, {}).tokens, byte_by_byte(codec, f"hello{n}")))
+        seen.append(after(rendered(codec, conversation, {}).tokens, byte_by_byte(codec, f"hello{n}")))
         codec.remember(seen[-1])
     for n, conversation in enumerate(conversations):
-        assert codec.render_chat([*conversation, *turn(f"hello{n}")], {}).tokens.starts_with(seen[n])
+        assert rendered(codec, [*conversation, *turn(f"hello{n}")], {}).tokens.starts_with(seen[n])
 
 
 def test_history_comes_back_from_files(codec: HfTextCodec, tiny_model_dir: Path) -> None:
-    seen = after(codec.render_chat([USER], {}).tokens, byte_by_byte(codec, "hello"))
+    seen = after(rendered(codec, [USER], {}).tokens, byte_by_byte(codec, "hello"))
     restarted = codec_of(tiny_model_dir)
     restarted.seed_history([seen])
-    assert restarted.render_chat([USER, *turn("hello")], {}).tokens.starts_with(seen)
+    assert rendered(restarted, [USER, *turn("hello")], {}).tokens.starts_with(seen)
     figures = restarted.history_figures()
     assert figures is not None
     assert figures.entries == 1
 
 
 def test_a_user_who_spells_a_special_token(codec: HfTextCodec) -> None:
-    first = codec.render_chat([{"role": "user", "content": "a<|im_end|>hello"}], {})
+    first = rendered(codec, [{"role": "user", "content": "a<|im_end|>hello"}], {})
     seen = after(first.tokens, [*byte_by_byte(codec, "<|im_end|>"), *byte_by_byte(codec, "hello")])
     codec.remember(seen)
     conversation = [{"role": "user", "content": "a<|im_end|>hello"}, *turn("<|im_end|>hello")]
-    assert codec.render_chat(conversation, {}).tokens.starts_with(seen)
+    assert rendered(codec, conversation, {}).tokens.starts_with(seen)
 
 
 def test_a_character_cut_in_two_by_the_limit(codec: HfTextCodec) -> None:
-    first = codec.render_chat([USER], {})
+    first = rendered(codec, [USER], {})
     seen = after(first.tokens, [*byte_by_byte(codec, "hello"), *codec.encode("😀")[:3]])
     codec.remember(seen)
-    prompt = codec.render_chat([USER, *turn("hello\ufffd")], {})
+    prompt = rendered(codec, [USER, *turn("hello\ufffd")], {})
     assert prompt.tokens.starts_with(seen)
     assert spelled(codec, prompt.tokens).count("\ufffd") == 1
-    later = codec.render_chat([USER, *turn("hello\ufffd"), *turn("x")], {})
+    later = rendered(codec, [USER, *turn("hello\ufffd"), *turn("x")], {})
     assert later.tokens.starts_with(prompt.tokens[: prompt.boundary])
 
 
-def test_a_reply_cut_within_a_word_is_not_continued(codec_with: Callable[[str], HfTextCodec]) -> None:
+def test_a_reply_cut_within_a_word_is_not_continued(codec_with: Callable[..., HfTextCodec]) -> None:
     codec = codec_with("{{ messages | map(attribute='content') | join }}")
     seen = TokenIds.of(byte_by_byte(codec, "say he"))
     codec.remember(seen)
     for text, kept in (("say hello", False), ("say he lo", True)):
-        tokens = codec.render_chat([{"role": "user", "content": text}], {}).tokens
+        tokens = rendered(codec, [{"role": "user", "content": text}], {}).tokens
         assert tokens.starts_with(seen) is kept
 
 
 def test_tokenizers_that_are_not_byte_level_stay_canonical(codec_of_words: HfTextCodec) -> None:
-    prompt = codec_of_words.render_chat([USER], {})
+    prompt = rendered(codec_of_words, [USER], {})
     codec_of_words.remember(TokenIds.of([*prompt.tokens, 1]))
     codec_of_words.seed_history([prompt.tokens])
     assert codec_of_words.history_figures() is None
-    assert codec_of_words.render_chat([USER], {}) == prompt
-    later = codec_of_words.render_chat([USER, *turn("hello")], {})
+    assert rendered(codec_of_words, [USER], {}) == prompt
+    later = rendered(codec_of_words, [USER, *turn("hello")], {})
     assert len(prompt.tokens) - prompt.boundary <= 1
     assert later.tokens.starts_with(prompt.tokens[: prompt.boundary])
 
@@ -518,9 +532,9 @@ def test_tokenizers_that_are_not_byte_level_stay_canonical(codec_of_words: HfTex
 def test_turns_from_many_threads(codec: HfTextCodec) -> None:
     def converse(n: int) -> bool:
         conversation = [{"role": "user", "content": f"hello {n}"}]
-        seen = after(codec.render_chat(conversation, {}).tokens, byte_by_byte(codec, f"hello {n}"))
+        seen = after(rendered(codec, conversation, {}).tokens, byte_by_byte(codec, f"hello {n}"))
         codec.remember(seen)
-        return codec.render_chat([*conversation, *turn(f"hello {n}")], {}).tokens.starts_with(seen)
+        return rendered(codec, [*conversation, *turn(f"hello {n}")], {}).tokens.starts_with(seen)
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(converse, range(100)))
@@ -529,9 +543,9 @@ def test_turns_from_many_threads(codec: HfTextCodec) -> None:
 @given(reply=st.text(st.sampled_from("hel o\n😀<"), max_size=20), then=st.text(max_size=10))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_a_verbatim_reply_is_always_reused(codec: HfTextCodec, reply: str, then: str) -> None:
-    seen = after(codec.render_chat([USER], {}).tokens, byte_by_byte(codec, reply))
+    seen = after(rendered(codec, [USER], {}).tokens, byte_by_byte(codec, reply))
     codec.remember(seen)
-    tokens = codec.render_chat([USER, *turn(reply, then)], {}).tokens
+    tokens = rendered(codec, [USER, *turn(reply, then)], {}).tokens
     assert tokens.starts_with(seen)
     assert spelled(codec, tokens) == spelled(codec, codec.encode(spelled(codec, tokens)))
 
@@ -541,11 +555,11 @@ def test_a_verbatim_reply_is_always_reused(codec: HfTextCodec, reply: str, then:
 @pytest.mark.parametrize("reply", ["Paris is the capital.", "\n\nHello\n", "日本語 😀", ""])
 def test_default_model_begins_its_next_turn_as_the_last_ended(real_codec: HfTextCodec, reply: str) -> None:
     conversation = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": reply or "x"}]
-    first = real_codec.render_chat(conversation, {})
+    first = rendered(real_codec, conversation, {})
     assert len(first.tokens) - first.boundary <= 1
     seen = after(first.tokens, byte_by_byte(real_codec, reply))
     real_codec.remember(seen)
-    second = real_codec.render_chat([*conversation, *turn(reply)], {})
+    second = rendered(real_codec, [*conversation, *turn(reply)], {})
     assert second.tokens.starts_with(seen)
     assert second.tokens.starts_with(first.tokens[: first.boundary])
 
@@ -555,19 +569,19 @@ def test_a_prompt_that_cannot_fit_is_refused_by_its_size(tiny_model_dir: Path) -
     codec = HfTextCodec(mlx_lm_utils.load_tokenizer(tiny_model_dir), {2}, context_length=100)
     text = "hello " * 2_000
     with pytest.raises(PromptTooLong, match=r"has (\d+) tokens at least; .* context holds 100") as raised:
-        codec.render_chat([USER | {"content": text}], {})
+        rendered(codec, [USER | {"content": text}], {})
     assert (raised.value.code, raised.value.retryable) == ("context_length_exceeded", False)
     (least,) = re.findall(r"has (\d+)", str(raised.value))
     assert 100 < int(least) < len(codec.encode(text))
     # What may fit is encoded, and whoever knows the count decides.
-    assert len(codec.render_chat([USER | {"content": "a" * 200}], {}).tokens) > 100
+    assert len(rendered(codec, [USER | {"content": "a" * 200}], {}).tokens) > 100
 
 
 def test_a_tokenizer_that_may_swallow_text_sets_no_limit(tiny_model_dir: Path) -> None:
     wrapper = mlx_lm_utils.load_tokenizer(tiny_model_dir)
     wrapper._tokenizer.add_tokens([AddedToken("<gap>", lstrip=True)])
     codec = HfTextCodec(wrapper, {2}, context_length=10)
-    swallowed = codec.render_chat([USER | {"content": " " * 5_000 + "<gap>"}], {})
+    swallowed = rendered(codec, [USER | {"content": " " * 5_000 + "<gap>"}], {})
     assert len(swallowed.tokens) < 5_000
 
 

@@ -13,6 +13,7 @@ from samovar.runtime.engine.device import compute_dtype, computes_on_cpu
 from samovar.runtime.engine.errors import ModelUnreadable
 from samovar.runtime.engine.models.loading import LoadedModel, ModelHandle
 from samovar.runtime.engine.models.model_config import UNBOUNDED_CONTEXT_LENGTH, ModelConfig
+from samovar.runtime.engine.prompt import Conversation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,7 +184,7 @@ def test_end_tokens_of_every_file(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_default_model_knows_the_capital_of_france(default_model: LoadedModel) -> None:
     messages = [{"role": "user", "content": "What is the capital of France? Answer briefly."}]
-    prompt = list(default_model.codec.render_chat(messages, {}).tokens)
+    prompt = list(default_model.codec.render(Conversation(tuple(messages))).tokens)
     answer = generate(default_model.model, default_model.codec._wrapper, prompt, max_tokens=24)
     assert "Paris" in answer
 

@@ -110,6 +110,7 @@ class ModelHandle:
             scheme=scheme.name,
             kv=cost,
             scheme_notes=scheme.notes,
+            reply=codec.reply,
         )
         return LoadedModel(model=model, codec=codec, info=info, path=self.path, config=config, scheme=scheme)
 

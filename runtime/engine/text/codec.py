@@ -2,131 +2,94 @@
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Final, Protocol, cast
-
-import jinja2
-import numpy as np
-from transformers import PreTrainedTokenizerFast
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from ....storage.tokens import TokenIds
-from ..errors import ConstraintError, PromptTooLong, TemplateError
+from ..errors import PromptError, PromptTooLong
+from ..grammar.compiling import Grammars
 from ..prompt import Conversation, GivenIds, PlainText, RenderedPrompt
-from .detokenize import BytesDetokenizer, TokenBytes, WindowDetokenizer, byte_level_table
+from .controls import lone_surrogate
+from .detokenize import BytesDetokenizer, WindowDetokenizer
 from .history import TokenHistory
+from .marked import MarkedEncoder
+from .markers import MarkupDetokenizer, markup_of
 from .prompts import PromptEncoder
-from .turns import next_turns
+from .reply_format import controls_of, reply_format
+from .seen import utf8
+from .templates import ChatTemplate
+from .tokenizing import Tokenizing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    import tokenizers
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     from ..port import Detokenizer
-    from ..prompt import Constraint, Prompt
+    from ..prompt import Constraint, Prompt, ReplyFormat
     from .history import HistoryFigures
-    from .prompts import Offsets
 
-_MESSAGE_CHARACTERS = 200
-_QUICK_CHARACTERS: Final = 2_000
-"""A text up to this long is encoded at once, with the interpreter's lock held: two milliseconds or so."""
-_OURS = frozenset(
-    {
-        "add_generation_prompt",
-        "chat_template",
-        "continue_final_message",
-        "conversation",
-        "max_length",
-        "padding",
-        "return_assistant_tokens_mask",
-        "return_dict",
-        "return_tensors",
-        "tokenize",
-        "tokenizer_kwargs",
-        "truncation",
-    }
-)
-_TEMPLATE_FAILURES = (
-    jinja2.TemplateError,
-    TypeError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-)
-
-
-class _Tokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that is used here."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
-
-    def decode(
-        self, token_ids: Sequence[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool
-    ) -> str: ...
+_MARK_BYTES = 3
 
 
 class HfTextCodec:
     """A Hugging Face tokenizer with its chat template, usable from several threads at once.
 
-    ``end_tokens`` are the ids that end a reply. Byte-level tokenizers detokenise by a table made here
-    once; others through windowed decoding, which costs more per token and gives the same text. With a
-    ``context_length`` a prompt that cannot fit is refused by its size, where the tokenizer tells how many
-    bytes a token may stand for: encoding 5 MB takes ten seconds.
+    ``end_tokens`` are the ids that end a reply; ``reply`` is how the model marks up replies. Byte-level
+    tokenizers detokenise by a table made here once; others through windowed decoding, which costs more per
+    token and gives the same text. With a ``context_length`` a prompt that cannot fit is refused by its size,
+    where the tokenizer tells how many bytes a token may stand for: encoding 5 MB takes ten seconds.
     """
 
     def __init__(
         self, wrapper: TokenizerWrapper, end_tokens: Iterable[int] = (), *, context_length: int | None = None
     ) -> None:
         self._wrapper = wrapper
-        self._tokenizer = cast("_Tokenizer", wrapper._tokenizer)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
-        self._lock = threading.Lock()
-        self._backend = _plain_backend(self._tokenizer)
-        self._table: TokenBytes | None = None if self._backend is None else byte_level_table(self._backend)
-        self._prompts = PromptEncoder(self, *self._history())
-        self._context_length = context_length
-        self._longest_bytes = _longest_bytes(self._backend, self._table)
+        self._tokenizing = Tokenizing(wrapper._tokenizer)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownArgumentType]
         self.end_tokens: frozenset[int] = frozenset(end_tokens) | cast("set[int]", wrapper.eos_token_ids)
+        self.reply: ReplyFormat = reply_format(wrapper)
+        added = self._tokenizing.added
+        self._markup = markup_of(added, self.reply, self.end_tokens)
+        self._controls = controls_of(wrapper, added, self.reply)
+        self._template = ChatTemplate(wrapper, self._controls, self.reply)
+        encoder = MarkedEncoder(self._tokenizing, self._controls)
+        self._prompts = PromptEncoder(encoder, self._history(), frozenset(added))
+        self._grammars = Grammars(self._tokenizing.backend, self.end_tokens, self.reply)
+        self._context_length = context_length
 
     @property
     def vocab_size(self) -> int:
         """How many ids the tokenizer knows; a model's table may be larger."""
         return len(self._wrapper)
 
-    def render_chat(
-        self, messages: Sequence[Mapping[str, object]], template_kwargs: Mapping[str, object]
-    ) -> RenderedPrompt:
-        """Return the prompt ids of a conversation, ready for the assistant's reply, with their boundary.
-
-        Ids of earlier replies are kept as they were sampled, where the text begins with a remembered one. The
-        boundary is found by rendering two possible next turns; a template that refuses those gives 0. Raises
-        TemplateError when the model has no template, its template refuses the messages, or
-        ``template_kwargs`` names something that is not the client's to set; PromptTooLong.
-        """
-        if not self._wrapper.has_chat_template:
-            raise TemplateError("this model has no chat template; use text completion")
-        if taken := sorted(_OURS & template_kwargs.keys()):
-            raise TemplateError(f"chat_template_kwargs may not set {', '.join(taken)}")
-        try:
-            text = self._render(messages, template_kwargs)
-        except _TEMPLATE_FAILURES as error:
-            raise TemplateError(f"the chat template refused the messages: {_short(error)}") from error
-        self._check_size(text)
-        return self._prompts.prompt(text, next_turns(lambda more: self._try(more, template_kwargs), messages))
-
     def render(self, prompt: Prompt, constraint: Constraint | None = None) -> RenderedPrompt:
-        """Return the ids of a prompt, ready for the reply."""
-        if constraint is not None:
-            raise ConstraintError("replies cannot be constrained yet", constraint.param)
+        """Return the ids of a prompt, ready for the reply, with its boundary and the compiled constraint.
+
+        - A conversation goes through the chat template. Ids of earlier replies are kept as they were sampled,
+          where the text begins with a remembered one. Control tokens are the template's alone: one that the
+          client typed is text (``client_text.py``). The boundary is found by rendering two possible next
+          turns; a template that refuses those gives 0.
+        - Plain text is encoded as the tokenizer encodes a text by itself: with the special tokens that it
+          puts around one (a BOS by convention, unless the text begins with it), and spellings of control
+          tokens are control tokens, so that a client can write out a template by hand.
+        - Given ids are taken as they are, if the vocabulary has them.
+
+        Raises TemplateError, ConstraintError, PromptError (nothing to go on from, an unknown id, text that is
+        not Unicode), PromptTooLong.
+        """
         match prompt:
             case Conversation():
-                return self.render_chat(prompt.messages, prompt.template_kwargs)
+                rendered = self._conversation(prompt)
             case PlainText():
-                self._check_size(prompt.text)
-                return RenderedPrompt(TokenIds.of(self.encode(prompt.text)))
+                rendered = RenderedPrompt(TokenIds.of(self._plain(prompt.text)))
             case GivenIds():
-                return RenderedPrompt(TokenIds.of(prompt.tokens))
+                rendered = RenderedPrompt(self._known(prompt.tokens))
+        if not rendered.tokens:
+            raise PromptError("the prompt is empty: the model needs one token at least to go on from")
+        if constraint is None:
+            return rendered
+        guide = self._grammars.compile(constraint, in_reasoning=rendered.in_reasoning)
+        return replace(rendered, guide=guide)
 
     def remember(self, tokens: TokenIds) -> None:
         """Note the ids of a prompt with its reply as the model saw them. The next render does the work."""
@@ -143,111 +106,69 @@ class HfTextCodec:
     def encode(self, text: str) -> Sequence[int]:
         """Return the ids of ``text`` alone, without special tokens added.
 
-        Text that spells a special token becomes that token, as a rendered template needs.
+        Text that spells a special token becomes that token.
         """
-        if self._backend is not None:
-            return _encoding(self._backend, text).ids
-        with self._lock:  # tokenizers in Python keep state while they work
-            return self._tokenizer.encode(text, add_special_tokens=False)
-
-    def encode_with_ends(self, text: str) -> tuple[Sequence[int], Offsets | None]:
-        """Return the ids of ``text`` and where each ends in it; None for a tokenizer in Python."""
-        if self._backend is None:
-            return self.encode(text), None
-        encoding = _encoding(self._backend, text)
-        return encoding.ids, np.array([end for _, end in encoding.offsets], dtype=np.int64)
+        return self._tokenizing.encode(text)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the whole text of ``tokens``, special tokens left out."""
-        if self._backend is not None:
-            return self._backend.decode(tokens, skip_special_tokens=True)
-        with self._lock:
-            return self._tokenizer.decode(
-                tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
+        """Return the whole text of ``tokens``; of special tokens only those that mark up replies."""
+        if self._markup is None:
+            return self._tokenizing.decode(tokens)
+        detokenizer = self.detokenizer()
+        return "".join([*map(detokenizer.add, tokens), detokenizer.flush()])
 
     def detokenizer(self) -> Detokenizer:
         """Return a fresh streaming detokenizer whose pieces join to ``decode`` of all tokens."""
-        if self._table is not None:
-            return BytesDetokenizer(self._table)
-        return WindowDetokenizer(self.decode)
+        table = self._tokenizing.table
+        text = WindowDetokenizer(self._tokenizing.decode) if table is None else BytesDetokenizer(table)
+        return text if self._markup is None else MarkupDetokenizer(text, self._markup)
+
+    def _conversation(self, conversation: Conversation) -> RenderedPrompt:
+        rendered = self._template.render(conversation)
+        self._check_size(rendered.text)
+        prompt = self._prompts.prompt(rendered.text, rendered.following)
+        return replace(prompt, in_reasoning=self._in_reasoning(rendered.text))
+
+    def _in_reasoning(self, text: str) -> bool:
+        """Whether a marked text ends inside the model's reasoning."""
+        if self.reply.reasoning is None:
+            return False
+        start, end = map(self._controls.exchange, self.reply.reasoning)
+        return text.rfind(start) > text.rfind(end)
+
+    def _plain(self, text: str) -> Sequence[int]:
+        place = lone_surrogate(text)
+        if place is not None:
+            raise PromptError(f"character {place} of the prompt is a lone surrogate, which is no character")
+        self._check_size(text)
+        bos = cast("str | None", self._wrapper.bos_token)  # pyright: ignore[reportUnknownMemberType]
+        return self._tokenizing.encode(text, with_special=bos is None or not text.startswith(bos))
+
+    def _known(self, tokens: Sequence[int]) -> TokenIds:
+        limit = self._tokenizing.vocab_size
+        for place, token in enumerate(tokens):
+            if not 0 <= token < limit:
+                raise PromptError(
+                    f"token {place} of the prompt is {token}; the model's vocabulary is 0 to {limit - 1}"
+                )
+        return TokenIds.of(tokens)
 
     def _check_size(self, text: str) -> None:
-        if self._context_length is None or self._longest_bytes is None:
+        longest = self._tokenizing.longest_bytes
+        if self._context_length is None or longest is None:
             return
-        least = -(-len(text.encode()) // self._longest_bytes)
+        least = -(-len(utf8(text)) // max(longest, _MARK_BYTES))
         if least > self._context_length:
             raise PromptTooLong(
                 f"the prompt has {least} tokens at least; the model's context holds {self._context_length}, "
                 "reply included"
             )
 
-    def _render(self, messages: Sequence[Mapping[str, object]], kwargs: Mapping[str, object]) -> str:
-        render = cast("Callable[..., str]", self._wrapper.apply_chat_template)
-        conversation = [dict(message) for message in messages]
-        return render(conversation, tokenize=False, add_generation_prompt=True, **kwargs)
-
-    def _try(self, messages: Sequence[Mapping[str, object]], kwargs: Mapping[str, object]) -> str | None:
-        try:
-            return self._render(messages, kwargs)
-        except _TEMPLATE_FAILURES:
+    def _history(self) -> TokenHistory | None:
+        """Return the memory for generated ids, where bytes tell what they spell: marks for control tokens."""
+        if self._tokenizing.table is None:
             return None
-
-    def _history(self) -> tuple[TokenHistory | None, frozenset[int]]:
-        """Return the memory for generated ids, where bytes tell what they spell, and the added ids."""
-        if self._backend is None:
-            return None, frozenset()
-        spelled = {index: token.content for index, token in self._backend.get_added_tokens_decoder().items()}
-        if self._table is None:
-            return None, frozenset(spelled)
-        pieces = list(self._table)
-        for index, text in spelled.items():
-            pieces[index] = text.encode()
-        return TokenHistory(pieces, spelled), frozenset(spelled)
-
-
-def _longest_bytes(backend: tokenizers.Tokenizer | None, table: TokenBytes | None) -> int | None:
-    """Return the most bytes of text that one token may stand for; None where that is not bounded.
-
-    A normalizer may shorten a text, and an added token may swallow the spaces beside it.
-    """
-    if backend is None or table is None or backend.normalizer is not None:
-        return None
-    added = backend.get_added_tokens_decoder().values()
-    if any(token.lstrip or token.rstrip for token in added):
-        return None
-    return max(*map(len, table), *(len(token.content.encode()) for token in added), 1)
-
-
-def _encoding(backend: tokenizers.Tokenizer, text: str) -> tokenizers.Encoding:
-    """Encode ``text`` while other threads run.
-
-    Only the tokenizers' call for batches lets them: ``encode`` held the interpreter's lock, and with it the
-    event loop, for 0.24 s over 34,000 tokens and for 10 s over 5 MB.
-    """
-    if len(text) <= _QUICK_CHARACTERS:
-        return backend.encode(text, add_special_tokens=False)
-    return backend.encode_batch([text], add_special_tokens=False)[0]
-
-
-def _plain_backend(tokenizer: object) -> tokenizers.Tokenizer | None:
-    """Return the Rust tokenizer behind ``tokenizer`` where calling it directly means the same.
-
-    It does when the class adds nothing of its own to encoding or decoding, and no truncation or padding
-    is set. The Rust side is safe to share; the Python side sets its state on every call.
-    """
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        return None
-    kind = type(tokenizer)
-    names = ("encode", "_encode_plus", "decode", "_decode")
-    if any(getattr(kind, name, None) is not getattr(PreTrainedTokenizerFast, name, None) for name in names):
-        return None
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    return backend
-
-
-def _short(error: Exception) -> str:
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return text if len(text) <= _MESSAGE_CHARACTERS else f"{text[: _MESSAGE_CHARACTERS - 1]}…"
+        pieces = list(self._tokenizing.table)
+        for token, added in self._tokenizing.added.items():
+            pieces[token] = utf8(self._controls.mark_of(token) or added.content)
+        return TokenHistory(pieces, self._tokenizing.added)

@@ -1,4 +1,7 @@
-"""From rendered text to a RenderedPrompt: ids as the model saw them, and how many of them will stay."""
+"""From rendered text to a RenderedPrompt: ids as the model saw them, and how many of them will stay.
+
+Texts are marked ones (``controls.py``): a control token is one lone surrogate.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ....storage.tokens import TokenIds
 from ..prompt import RenderedPrompt
+from .seen import text_of, utf8
 from .turns import common_items, settled_tokens, shared_chars, tails
 
 if TYPE_CHECKING:
@@ -52,7 +56,7 @@ class _Encoded:
         """Return the text of some tokens."""
         assert self.ends is not None
         part = self.raw[int(self.ends[start - 1]) if start else 0 : int(self.ends[stop - 1])]
-        return part if isinstance(part, str) else part.decode(errors="replace")
+        return part if isinstance(part, str) else text_of(part)
 
 
 class PromptEncoder:
@@ -74,7 +78,7 @@ class PromptEncoder:
         shared = shared_chars(text, following)
         if encoded.ends is None:
             return RenderedPrompt(encoded.tokens, self._compared(encoded.tokens, shared, following))
-        limit = len(text[:shared].encode()) if isinstance(encoded.raw, bytes) else shared
+        limit = len(utf8(text[:shared])) if isinstance(encoded.raw, bytes) else shared
         boundary = settled_tokens(
             encoded.tokens,
             encoded.count_within(limit),
@@ -101,7 +105,7 @@ class PromptEncoder:
 
     def _encode(self, text: str) -> _Encoded:
         if self._history is not None:
-            raw = text.encode()
+            raw = utf8(text)
             recalled = self._recalled(text, self._history)
             tokens = recalled or TokenIds.of(self._encoder.encode(text))
             if self._history.decode(tokens) == raw:
@@ -118,7 +122,7 @@ class PromptEncoder:
             return None
         rest = text[found.chars :]
         ids = self._encoder.encode(rest)
-        if history.decode(ids) != rest.encode():
+        if history.decode(ids) != utf8(rest):
             return None
         return TokenIds.from_bytes(found.tokens.to_bytes() + TokenIds.of(ids).to_bytes())
 
@@ -129,7 +133,7 @@ class PromptEncoder:
             return True
         start = max(0, position - _CUT_CHARS)
         around = TokenIds.of(self._encoder.encode(text[start : position + _CUT_CHARS]))
-        return len(text[start:position].encode()) in history.ends(around)
+        return len(utf8(text[start:position])) in history.ends(around)
 
     def _compared(self, tokens: TokenIds, shared: int, following: Sequence[str]) -> int:
         """Return the boundary for a tokenizer that tells no offsets: what longer texts begin with too."""

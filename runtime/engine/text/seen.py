@@ -1,4 +1,7 @@
-"""One remembered sequence: token ids, the text that they spell, and where it may be cut."""
+"""One remembered sequence: token ids, the text that they spell, and where it may be cut.
+
+Texts are marked ones (``controls.py``): a control token is one lone surrogate.
+"""
 
 from __future__ import annotations
 
@@ -90,10 +93,25 @@ def seen(tokens: TokenIds, pieces: Sequence[bytes], added: NDArray[np.bool_]) ->
     cuts = cuts[cuts > 0]
     texts, start = list[str](), 0
     for cut in cuts.tolist():
-        texts.append(b"".join([pieces[token] for token in ids[start:cut]]).decode(errors="replace"))
+        piece = b"".join([pieces[token] for token in ids[start:cut]])
+        # Only an added token may be a mark; bytes that a model made look like one are no character.
+        texts.append(text_of(piece) if added[start] else piece.decode(errors="replace"))
         start = cut
     chars = np.cumsum([len(text) for text in texts])
     return Seen(tokens, "".join(texts), chars, cuts, added[cuts - 1])
+
+
+def utf8(text: str) -> bytes:
+    """Return the bytes of a marked text: lone surrogates take three as if they were characters."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def text_of(data: bytes) -> str:
+    """Return the marked text of bytes; where they are no characters, U+FFFD stands for those."""
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return data.decode(errors="replace")
 
 
 def common_chars(first: str, second: str) -> int:

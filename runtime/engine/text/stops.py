@@ -17,22 +17,27 @@ class StopMatcher:
     Empty stop strings are ignored. Not thread-safe.
     """
 
-    __slots__ = ("_held", "_stops", "matched")
+    __slots__ = ("_held", "_stops", "matched", "stopped_by")
 
     def __init__(self, stops: Iterable[str] = ()) -> None:
         self._stops = tuple(stop for stop in dict.fromkeys(stops) if stop)
         self._held = ""
         self.matched = False
+        self.stopped_by: str | None = None
 
     def add(self, text: str) -> str:
-        """Return the text that is settled now. After a match ``matched`` is True and nothing follows."""
+        """Return the text that is settled now.
+
+        After a match ``matched`` is True, ``stopped_by`` is the stop string, and nothing follows.
+        """
         if not self._stops:
             return text
         if self.matched or not text:
             return ""
         window = self._held + text
-        cut = self._first_match(window)
-        if cut is not None:
+        found = self._first_match(window)
+        if found is not None:
+            cut, self.stopped_by = found
             self.matched, self._held = True, ""
             return window[:cut]
         keep = self._undecided(window)
@@ -44,10 +49,10 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
-    def _first_match(self, window: str) -> int | None:
-        found = ((window.find(stop), len(stop)) for stop in self._stops)
-        ends = [(start + length, start) for start, length in found if start >= 0]
-        return min(ends)[1] if ends else None
+    def _first_match(self, window: str) -> tuple[int, str] | None:
+        found = ((window.find(stop), stop) for stop in self._stops)
+        ends = [(start + len(stop), start, stop) for start, stop in found if start >= 0]
+        return min(ends)[1:] if ends else None
 
     def _undecided(self, window: str) -> int:
         """Return the length of the longest suffix that is a proper beginning of a stop string."""
