@@ -1,16 +1,13 @@
 """A chat completion request: from a JSON object and headers to a call, or a 400 that says why.
 
-Choices that OpenAI leaves open: ``max_completion_tokens`` wins over ``max_tokens``. ``reasoning_effort`` goes
-to the chat template, ``none`` and ``minimal`` as ``enable_thinking`` false too; what ``chat_template_kwargs``
-says of either wins. A ``response_format`` beside tools that the model may or may not call is refused: a reply
-cannot be free to call and bound to a form at once.
+Choices that OpenAI leaves open: ``max_completion_tokens`` wins over ``max_tokens``. A
+``response_format`` beside tools that the model may or may not call is refused: a reply cannot be free to call
+and bound to a form at once. ``templates`` says what comes of ``reasoning_effort``.
 """
 
 from collections.abc import Mapping, Sequence
 from secrets import token_hex
-from typing import Annotated, Literal
-
-from pydantic import field_validator
+from typing import Annotated
 
 from ....actors.requests import GenerationRequest
 from ...engine.port import ModelInfo
@@ -18,7 +15,7 @@ from ...engine.prompt import Constraint, Conversation
 from ..call import Call, choices_of
 from ..errors import bad_value, unsupported
 from .accepted import ChatRefusedFields, InertFields
-from .base import invalid, parse
+from .base import parse
 from .calls import (
     CallFields,
     check_model,
@@ -27,44 +24,24 @@ from .calls import (
     usage_wanted,
 )
 from .formats import FormatFields, constraint_of
-from .kinds import Entries, Whole
+from .kinds import Whole
 from .messages import Messages, template_ready
 from .sampling import Limit, SamplingFields, StopFields, max_tokens_of, sampling_of, stop_tokens_of, stops_of
+from .templates import Effort, TemplateFields, template_kwargs_of
 from .tools import ToolChoice, ToolList, ToolUse, tool_use
 
 MAX_TOP_LOGPROBS = 20
-_MAX_KWARGS = 64
-# What the server itself passes to a chat template; a client may not replace it.
-_RESERVED_KWARGS = frozenset(
-    {
-        "add_generation_prompt",
-        "chat_template",
-        "continue_final_message",
-        "conversation",
-        "documents",
-        "max_length",
-        "messages",
-        "padding",
-        "return_dict",
-        "return_tensors",
-        "tokenize",
-        "tools",
-        "truncation",
-    }
-)
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
-# Templates that know efforts know three; those that can only switch thinking off have a switch for it.
-_EFFORTS: Mapping[Effort, Mapping[str, object]] = {
-    "none": {"enable_thinking": False},
-    "minimal": {"enable_thinking": False, "reasoning_effort": "low"},
-    "low": {"reasoning_effort": "low"},
-    "medium": {"reasoning_effort": "medium"},
-    "high": {"reasoning_effort": "high"},
-    "xhigh": {"reasoning_effort": "high"},
-}
 
 
-class ChatRequest(CallFields, SamplingFields, StopFields, FormatFields, InertFields, ChatRefusedFields):
+class ChatRequest(
+    CallFields,
+    SamplingFields,
+    StopFields,
+    FormatFields,
+    TemplateFields,
+    InertFields,
+    ChatRefusedFields,
+):
     """``POST /v1/chat/completions``."""
 
     messages: Messages
@@ -76,15 +53,6 @@ class ChatRequest(CallFields, SamplingFields, StopFields, FormatFields, InertFie
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
-    chat_template_kwargs: Annotated[dict[str, object], Entries(_MAX_KWARGS)] | None = None
-
-    @field_validator("chat_template_kwargs", mode="after")
-    @classmethod
-    def _none_of_ours(cls, given: dict[str, object] | None) -> dict[str, object] | None:
-        for name in given or ():
-            if name in _RESERVED_KWARGS:
-                raise invalid("is set by the server.", name)
-        return given
 
 
 def parse_chat(
@@ -96,7 +64,11 @@ def parse_chat(
     tools = tool_use(fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls)
     request = GenerationRequest(
         id=f"chatcmpl-{token_hex(12)}",
-        prompt=Conversation(template_ready(fields.messages), tools.tools, template_kwargs_of(fields)),
+        prompt=Conversation(
+            template_ready(fields.messages),
+            tools.tools,
+            template_kwargs_of(fields, fields.reasoning_effort),
+        ),
         sampling=sampling_of(fields, info),
         temperature_given=fields.temperature is not None,
         max_tokens=max_tokens_of(fields.max_completion_tokens or fields.max_tokens, info),
@@ -118,12 +90,6 @@ def parse_chat(
         may_call=tools.may_call,
         one_call=fields.parallel_tool_calls is False,
     )
-
-
-def template_kwargs_of(fields: ChatRequest) -> dict[str, object]:
-    """Return what the client has to say to the chat template."""
-    given = fields.chat_template_kwargs or {}
-    return given if fields.reasoning_effort is None else {**_EFFORTS[fields.reasoning_effort], **given}
 
 
 def _constraint(fields: ChatRequest, tools: ToolUse) -> Constraint | None:

@@ -14,6 +14,7 @@ from .kinds import Chars, Entries, Items, Only, Whole
 from .responses_items import Input, ItemId
 from .responses_tools import FlatChoice, FlatTools, TextFormat
 from .sampling import Limit, SamplingFields, StopFields
+from .templates import Effort, TemplateFields, template_kwargs_of
 
 MAX_TOP_LOGPROBS: Final = 20
 MAX_INCLUDES: Final = 16
@@ -42,7 +43,7 @@ Label: TypeAlias = Annotated[str, Chars(0, 512)]
 class ReasoningSettings(ApiModel):
     """``effort`` goes to the chat template. Summaries are not written: reasoning is given whole."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     summary: Summary | None = None
     generate_summary: Summary | None = None
     context: Annotated[object, Only("the chat template decides what it shows again.", "auto")] = None
@@ -63,7 +64,7 @@ class ResponseStreamOptions(ApiModel):
     include_usage: bool | None = None
 
 
-class ResponsesBody(SamplingFields, StopFields):
+class ResponsesBody(SamplingFields, StopFields, TemplateFields):
     """A request for one response. ``store`` is on unless it is false; ``cache_salt``: who shares prompts."""
 
     model: str | None = None
@@ -86,7 +87,6 @@ class ResponsesBody(SamplingFields, StopFields):
     session_id: SessionId | None = None
     prompt_cache_key: SessionId | None = None
     cache_salt: Annotated[str, Chars(1, _MAX_SALT_CHARS)] | None = None
-    chat_template_kwargs: dict[str, object] | None = None
     # Labels and hints without effect.
     user: str | None = None
     safety_identifier: str | None = None
@@ -108,7 +108,7 @@ class ResponsesBody(SamplingFields, StopFields):
     @property
     def template_kwargs(self) -> dict[str, object]:
         """What the client has to say to the chat template."""
-        return self.chat_template_kwargs or {}
+        return template_kwargs_of(self, None if self.reasoning is None else self.reasoning.effort)
 
     @property
     def wants_logprobs(self) -> bool:
