@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
+from .http.actor import CloseIdle, EndRequests
 from .kernel import AskError
 from .logs import get_logger
 
@@ -16,6 +18,8 @@ EXIT_OK, EXIT_FAILED = 0, 1
 FLUSH_LEAST_S = 2.0
 """What a flush gets at the end even when draining took all the time there was."""
 
+END_REQUESTS_S = 3.0
+
 _log = get_logger("samovar.server")
 
 
@@ -26,6 +30,8 @@ async def end_in_order(tree: Tree, timeout_s: float) -> int:
     """
     until_s = asyncio.get_running_loop().time() + timeout_s
     drained = await _drain(tree, timeout_s)
+    if not drained:
+        await _end_requests(tree)
     left_s = until_s - asyncio.get_running_loop().time()
     flushed = await _flush(tree, max(left_s, FLUSH_LEAST_S))
     return EXIT_OK if drained and flushed else EXIT_FAILED
@@ -33,6 +39,7 @@ async def end_in_order(tree: Tree, timeout_s: float) -> int:
 
 async def _drain(tree: Tree, timeout_s: float) -> bool:
     tree.serving.draining = True
+    tree.http.ref.tell(CloseIdle())
     _log.info("draining", timeout_s=timeout_s)
     try:
         await tree.scheduler.drain(timeout_s)
@@ -41,6 +48,12 @@ async def _drain(tree: Tree, timeout_s: float) -> bool:
         return False
     _log.info("drained")
     return True
+
+
+async def _end_requests(tree: Tree) -> None:
+    """Tell whoever still waits, now: a client should not have to sit through the flush to learn it."""
+    with contextlib.suppress(AskError):
+        await tree.http.ref.ask(EndRequests(), END_REQUESTS_S)
 
 
 async def _flush(tree: Tree, timeout_s: float) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from ..kernel import Actor, Ask
 
@@ -20,7 +21,17 @@ class GetAddress(Ask[str]):
     """Where the server listens, as a URL or a socket's path."""
 
 
-HttpMessage: TypeAlias = GetAddress
+@dataclass(frozen=True, slots=True)
+class CloseIdle:
+    """Close connections on which nothing is going on: the server is about to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndRequests(Ask[None]):
+    """Tell every request that still runs that the server is shutting down; about a second."""
+
+
+HttpMessage: TypeAlias = GetAddress | CloseIdle | EndRequests
 
 
 @dataclass(slots=True)
@@ -45,5 +56,15 @@ class HttpActor(Actor[HttpMessage]):
             self._binding.port = self._server.port
 
     async def receive(self, message: HttpMessage) -> None:
-        """Tell where the server listens."""
-        self.ctx.reply(message, self._server.address)
+        """Do what a message asks for."""
+        match message:
+            case GetAddress():
+                self.ctx.reply(message, self._server.address)
+            case CloseIdle():
+                await asyncio.sleep(0)  # requests that have just arrived get their handlers first
+                self._server.close_idle()
+            case EndRequests():
+                await self._server.end_requests()
+                self.ctx.reply(message, None)
+            case _:
+                assert_never(message)

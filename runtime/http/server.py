@@ -107,6 +107,25 @@ class HttpServer:
         """Close the listening socket; open connections go on. Idempotent."""
         self._listener.close()
 
+    def close_idle(self) -> None:
+        """Close connections that wait for a request; busy ones close after their answer. New ones are fine."""
+        if (server := self._runner.server) is None:
+            return
+        server.pre_shutdown()  # busy connections close after their present answer
+        busy = {exchange.transport for exchange in self._boundary.active}
+        for connection in server.connections:
+            if connection.transport not in busy:
+                connection.force_close()
+
+    async def end_requests(self) -> None:
+        """Tell every running request that the server is shutting down, by status or error event.
+
+        Returns when all have ended, or after a second; what still runs then goes on.
+        """
+        for exchange in list(self._boundary.active):
+            exchange.stop(HttpError(503, "shutting_down", "The server is shutting down.", retry_after_s=5.0))
+        await self._boundary.idle_within(_FAREWELL_S)
+
     async def close(self, grace_s: float) -> None:
         """End everything within about ``grace_s`` + 2 seconds. Idempotent.
 
@@ -114,17 +133,12 @@ class HttpServer:
         the server is shutting down, by status or error event; what still runs a second later is cancelled.
         """
         await self.stop_accepting()
-        server = self._runner.server
-        if server is None:
+        if self._runner.server is None:
             return
         await asyncio.sleep(0)  # requests that have just arrived get their handlers first
-        self._close_idle(server)
+        self.close_idle()
         if not await self._boundary.idle_within(grace_s):
-            for exchange in list(self._boundary.active):
-                exchange.stop(
-                    HttpError(503, "shutting_down", "The server is shutting down.", retry_after_s=5.0)
-                )
-            await self._boundary.idle_within(_FAREWELL_S)
+            await self.end_requests()
         await self._runner.cleanup()
 
     def _application(self, serving: Serving, cache: CacheServing | None) -> web.Application:
@@ -152,10 +166,3 @@ class HttpServer:
     def _connect(self) -> Connection:
         assert self._runner.server is not None
         return Connection(self._runner.server, self._boundary.unreadable)
-
-    def _close_idle(self, server: web.Server) -> None:
-        server.pre_shutdown()  # busy connections close after their present answer
-        busy = {exchange.transport for exchange in self._boundary.active}
-        for connection in server.connections:
-            if connection.transport not in busy:
-                connection.force_close()
