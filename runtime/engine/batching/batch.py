@@ -1,7 +1,8 @@
 """The rows that decode together: one model call and one sampling pass a step, pipelined.
 
 Step k+1 is launched from step k's still unread tokens, then step k's tokens are read, so the device
-computes while the host delivers. Joins and leaves happen between launches, on batch caches
+computes while the host delivers. With rows whose replies are constrained its sampling is launched once those
+tokens are known (masking.py). Joins and leaves happen between launches, on batch caches
 (``extend``, ``filter``; caches/ makes them of rows and rows of them).
 """
 
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import mlx.core as mx
 
 from ..state.caches import batch_of, row_of
+from .masking import masks_of
 from .sampling import BatchSampler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ....storage.tokens import TokenIds
+    from .masking import BatchMasks
     from .rows import Row
 
 SETTLE_EVERY: Final = 256
@@ -117,6 +120,7 @@ class DecodeBatch:
         self._inputs: mx.array | None = None
         self._sampler: BatchSampler | None = None
         self._probe: _Probe | None = None
+        self._masks: BatchMasks | None = None
         self._flying: _Step | None = None
         self._unread: _Step | None = None
         self._fed_before: dict[str, int] = {}
@@ -211,9 +215,14 @@ class DecodeBatch:
 
     def _launch(self) -> _Step:
         assert self._inputs is not None, "a step needs rows"
+        if self._sampler is None:
+            self._masks = masks_of(self.rows)
+        if self._masks is not None:
+            mx.async_eval(self._inputs)  # pyright: ignore[reportUnknownMemberType]
         logits = forward(self._model, self._inputs, self._caches)
         sampler = self._grouped(logits.shape[-1])
-        tokens = sampler.sample(logits)
+        masked = logits if self._masks is None else self._masks.apply(logits, self._inputs)
+        tokens = sampler.sample(masked)
         measured = self._probe.measure(logits, tokens) if self._probe is not None else ()
         self.launched += 1
         extra = [cache.state for cache in self._caches] if self.launched % SETTLE_EVERY == 0 else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ..errors import ConstraintFailed
 from ..port import Delta, TokenLogprob
 from .rows import DETOKENIZER_ERRORS
 
@@ -24,7 +25,8 @@ class Delivery:
     """Turns a step's tokens into events. Lane thread only.
 
     A row that ends is handed to the publisher first; where that keeps its state, the row's end is the
-    publisher's to report, after the state. A token without text fails its row alone.
+    publisher's to report, after the state. A token without text fails its row alone, and so does a constraint
+    that lets it take no further one.
     """
 
     def __init__(self, codec: EndingCodec, publisher: Publisher, suspects: Suspects) -> None:
@@ -38,6 +40,9 @@ class Delivery:
         """Return what one token of one row, which has not ended, brings about."""
         row, token, raw = decoded
         self._suspects.note("decode", (row,))
+        if row.astray is not None:  # from its first token on
+            yield row.failed(ConstraintFailed.code, row.astray, shown=True)
+            return
         self.delivered += 1
         try:
             logprobs = () if raw is None else (self._named(token, raw),)
@@ -48,6 +53,8 @@ class Delivery:
         for event in events:
             if isinstance(event, Delta) or not self._publisher.leave(batch, row, event):
                 yield event
+        if row.astray is not None and not row.ended:
+            yield row.failed(ConstraintFailed.code, row.astray, shown=True)
 
     def _named(self, token: int, raw: RawLogprobs) -> TokenLogprob:
         top = tuple((other, self._text_of(other), value) for other, value in raw.top)

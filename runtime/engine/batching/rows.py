@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ....storage.tokens import TokenIds
+from ..errors import ConstraintFailed
 from ..port import Cancelled, Delta, Failed, Finished, Prefilled
 from ..text.stops import StopMatcher
+from .masking import GUIDE_ERRORS, mask_of
 from .sampling import RowSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..port import Detokenizer, FinishReason, RowRequest, TokenLogprob
+    from .masking import RowMask
 
 DETOKENIZER_ERRORS: Final = (LookupError, ValueError, TypeError, OverflowError, RuntimeError)
 """What a tokenizer raises over a token it does not know; anything else is a crash of the lane."""
@@ -32,13 +35,14 @@ class Cache(Protocol):
 class Refusal(Exception):
     """The row cannot be decoded. Caught by the backend, which turns it into ``Failed``."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, *, shown: bool = False) -> None:
         super().__init__(message)
         self.code = code
+        self.shown = shown
 
     def event(self, row_id: str) -> Failed:
         """Return the terminal event of the row that was refused."""
-        return Failed(row_id, self.code, str(self))
+        return Failed(row_id, self.code, str(self), self.shown)
 
 
 class Row:
@@ -51,7 +55,8 @@ class Row:
     prefilled, it is the row's first decode input. ``output`` are the tokens drawn here, ``completed``
     counts the emitted ones, the earlier lane's too. ``publish_at`` are the offsets at which its state is
     published; a prefill pass stops at each, and at ``convert_at``, the offset at which its state is
-    converted to the lane's KV scheme (None when it is, or never will be).
+    converted to the lane's KV scheme (None when it is, or never will be). ``mask`` is what constrains its
+    reply, if anything does.
 
     A resumed row has replayed what was emitted through its detokenizer and stop matcher, so both hold back
     what they held back then. Raises one of DETOKENIZER_ERRORS when that has no text.
@@ -65,6 +70,7 @@ class Row:
         "convert_at",
         "decode_started_s",
         "ended",
+        "mask",
         "matcher",
         "output",
         "prefill_started_s",
@@ -91,6 +97,7 @@ class Row:
         self.prefilled = self.cached
         self.publish_at: frozenset[int] = frozenset()
         self.convert_at: int | None = None
+        self.mask: RowMask | None = None
         self.output: list[int] = []
         self.completed = len(emitted)
         self.ended = False
@@ -163,10 +170,17 @@ class Row:
         self._end()
         return Cancelled(self.id)
 
-    def failed(self, code: str, message: str) -> Failed:
-        """End the row as failed."""
+    def failed(self, code: str, message: str, *, shown: bool = False) -> Failed:
+        """End the row as failed; ``shown`` if the message is for the client."""
         self._end()
-        return Failed(self.id, code, message)
+        return Failed(self.id, code, message, shown)
+
+    @property
+    def astray(self) -> str | None:
+        """Why its constraint lets it take no further token, if so."""
+        if self.mask is None or len(self.output) < self.mask.failed_at:
+            return None
+        return self.mask.failure
 
     def _finished(self, reason: FinishReason, now_s: float) -> Finished:
         rest = "" if self.matcher.matched else self.matcher.add(self.text.flush())
@@ -186,6 +200,7 @@ class Row:
             prefill_ms=(decoding - began) * 1e3,
             decode_ms=(now_s - decoding) * 1e3,
             cached_tokens=min(self.cached, self.asked),
+            stopped_by=self.matcher.stopped_by,
         )
 
     def _end(self) -> None:
@@ -194,7 +209,12 @@ class Row:
         self.caches = []
 
 
-def admit(request: RowRequest, vocab_size: int, detokenizer: Callable[[], Detokenizer]) -> Row:
+def admit(
+    request: RowRequest,
+    vocab_size: int,
+    detokenizer: Callable[[], Detokenizer],
+    end_tokens: frozenset[int] = frozenset(),
+) -> Row:
     """Return a row for ``request``, or raise Refusal saying which of its values cannot be decoded."""
     if not len(request.tokens):
         raise Refusal("empty_prompt", "a prompt needs at least one token")
@@ -204,9 +224,19 @@ def admit(request: RowRequest, vocab_size: int, detokenizer: Callable[[], Detoke
     _check_request(request, vocab_size)
     _check_prefix(request, prompt)
     try:
-        return Row(request, prompt, detokenizer())
+        row = Row(request, prompt, detokenizer())
     except DETOKENIZER_ERRORS as error:
         raise Refusal("detokenizer_error", f"no detokenizer, or no text: {error}") from error
+    if not row.complete:
+        row.mask = _mask(request, end_tokens)
+    return row
+
+
+def _mask(request: RowRequest, end_tokens: frozenset[int]) -> RowMask | None:
+    try:
+        return mask_of(request, end_tokens)
+    except GUIDE_ERRORS as error:
+        raise Refusal(ConstraintFailed.code, str(error) or type(error).__name__, shown=True) from error
 
 
 def _check_tokens(prompt: Sequence[int], vocab_size: int) -> None:

@@ -81,7 +81,8 @@ class Runner:
         if request.id in self._rows:
             raise ValueError(f"row {request.id} is already in the lane")
         try:
-            row = admit(request, self._loaded.info.vocab_size, self._loaded.codec.detokenizer)
+            codec = self._loaded.codec
+            row = admit(request, self._loaded.info.vocab_size, codec.detokenizer, codec.end_tokens)
         except Refusal as refusal:
             self._outbox.append(refusal.event(request.id))
             return

@@ -147,10 +147,14 @@ def _may_be_text(schema: Mapping[str, object]) -> bool:
 def _resolved(schema: object, root: Mapping[str, object]) -> Mapping[str, object]:
     """Return what a property's schema refers to within its tool's schema, or itself."""
     for _ in range(_MOST_REFERENCES):
-        reference = cast("dict[str, object]", schema).get("$ref") if isinstance(schema, dict) else None
+        reference = _get(schema, "$ref")
         if not isinstance(reference, str) or not reference.startswith("#/"):
             break
         schema = root
         for step in reference[2:].split("/"):
-            schema = schema.get(step) if isinstance(schema, dict) else None
+            schema = _get(schema, step)
     return cast("dict[str, object]", schema) if isinstance(schema, dict) else {}
+
+
+def _get(value: object, key: str) -> object:
+    return cast("dict[str, object]", value).get(key) if isinstance(value, dict) else None
