@@ -18,6 +18,7 @@ from ..actors.scheduler import (
 from ..actors.scheduling.ledger import Ledger
 from ..actors.scheduling.options import SchedulerOptions
 from .caching import TreeCache
+from .counting import PromptCounter
 from .http.access import Access
 from .http.actor import Binding, HttpActor, HttpMessage
 from .http.options import HttpOptions
@@ -126,6 +127,7 @@ def build_tree(config: Config, engine: Engine, log: RequestLog, fs: Filesystem) 
         aliases=config.model.aliases,
         queue_timeout_s=server.request_timeout or float(365 * 86_400),
         drained_in_s=lambda: ledger.drained_in_s(lanes_config.count * lanes_config.batch),
+        counter=PromptCounter(engine.codec, pool),
         cache=cache,
     )
     access = Access(http_options(config))

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     from ..actors.generation import Lane
     from ..actors.monitor import Monitor
-    from ..actors.requests import Admission, GenerationRequest
+    from ..actors.requests import Admission, GenerationRequest, Refused
     from ..actors.scheduler import Scheduler
     from .caching import TreeCache
+    from .counting import PromptCounter
     from .engine.port import ModelInfo
     from .kernel import ActorFigures, ActorSystem
 
@@ -41,12 +42,14 @@ class TreeServing:
         aliases: Sequence[str],
         queue_timeout_s: float,
         drained_in_s: Callable[[], float],
+        counter: PromptCounter,
         cache: TreeCache | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._lanes = lanes
         self._monitor = monitor
         self._model = model
+        self._counter = counter
         self._cache = cache
         self._aliases = tuple(aliases)
         self._queue_timeout_s = queue_timeout_s
@@ -68,6 +71,10 @@ class TreeServing:
     async def submit(self, request: GenerationRequest) -> Admission:
         """Submit a request; see ``Scheduler.submit``."""
         return await self._scheduler.submit(request, self._queue_timeout_s)
+
+    async def count_tokens(self, request: GenerationRequest) -> int | Refused:
+        """Count a prompt; see ``PromptCounter.count``."""
+        return await self._counter.count(request)
 
     def rename(self, aliases: Sequence[str]) -> None:
         """Replace the model's further names."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ...actors.requests import Admission, GenerationRequest
+    from ...actors.requests import Admission, GenerationRequest, Refused
     from ..engine.port import ModelInfo
 
 
@@ -55,6 +55,13 @@ class Serving(Protocol):
 
         A cancelled call leaves nothing running. Raises an AskError when the scheduler cannot be asked:
         a retryable one becomes 503, any other 500.
+        """
+        ...
+
+    async def count_tokens(self, request: GenerationRequest) -> int | Refused:
+        """Return how long the prompt of ``request`` is; Refused where it cannot be made.
+
+        Nothing is generated, and it waits for no row. Raises an AskError as ``submit`` does.
         """
         ...
 
