@@ -235,7 +235,9 @@ class FakeCache:
         return ClearReport(3 if tier != "ssd" else 0, 4 if tier != "ram" else 0)
 
     async def explain(self, request: GenerationRequest) -> CacheExplanation | Refused:
-        self._note("explain", conversation(request).messages, request.session_id)
+        prompt = request.prompt
+        shown = prompt.messages if isinstance(prompt, Conversation) else prompt
+        self._note("explain", shown, request.session_id)
         return self.explanation
 
     async def drain_cache(self, timeout_s: float) -> DrainReport:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from samovar.actors.caching.tiers import EntryFigures
 from samovar.actors.requests import PrefixReuse, Refused
+from samovar.runtime.engine.prompt import GivenIds, PlainText
 from samovar.runtime.http.cache_page import page_of
 from samovar.runtime.http.serving import Readiness
 from samovar.runtime.kernel import ActorCrashed
@@ -84,7 +85,8 @@ def test_a_part_that_fails_is_told_by_id(call: Call, error: Exception, status: i
         ("POST", "/admin/sessions/close", {"session_id": ""}, "invalid_value", "session_id"),
         ("POST", "/admin/sessions/close", {"session_id": "s" * 257}, "invalid_value", "session_id"),
         ("POST", "/admin/sessions/close", {"session_id": "s", "x": 1}, "unknown_parameter", "x"),
-        ("POST", "/admin/cache/explain", {"prompt": "Once"}, "unsupported_parameter", "prompt"),
+        ("POST", "/admin/cache/explain", {"prompt": ["a", "b"]}, "invalid_value", "prompt"),
+        ("POST", "/admin/cache/explain", {"prompt": [49152]}, "invalid_value", "prompt[0]"),
         ("POST", "/admin/cache/explain", {"messages": []}, "invalid_value", "messages"),
         ("POST", "/admin/cache/explain", {}, "missing_required_parameter", "messages"),
         ("POST", "/admin/cache/explain", chat(temperatur=1), "unknown_parameter", "temperatur"),
@@ -113,6 +115,21 @@ def test_what_is_wrong_is_named_and_nothing_is_done(
             assert reply.status == 400
             assert (reply.error["code"], reply.error["param"]) == (code, param)
         assert cache.asked == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked"),
+    [("Once", PlainText("Once")), ([5, 6], GivenIds((5, 6))), (["Once"], PlainText("Once"))],
+)
+def test_a_completions_body_is_explained_too(prompt: object, asked: object) -> None:
+    async def scenario() -> None:
+        cache = FakeCache()
+        async with live(None, cache) as server:
+            reply = await server.post({"prompt": prompt, "session_id": "s", "n": 2}, "/admin/cache/explain")
+            assert (reply.status, reply.json()["cached_tokens"]) == (200, 512)
+        assert cache.asked == [("explain", asked, "s")]
 
     run(scenario())
 

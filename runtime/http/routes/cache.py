@@ -9,24 +9,23 @@ import orjson
 from aiohttp import web
 
 from ....actors.requests import Refused
-from ..body import read_object
-from ..errors import HttpError, bad_value, missing, not_ready, refusal
-from ..schema.calls import MAX_SESSION_CHARS
+from ..body import read_as, read_object
+from ..errors import HttpError, bad_value, not_ready, refusal
+from ..schema.admin import ClearQuery, PageQuery, SessionBody, WaitBody
+from ..schema.base import parse
 from ..schema.chat import parse_chat
-from ..schema.fields import Fields
+from ..schema.completions import parse_completion
 
 if TYPE_CHECKING:
-    from ..cache_serving import CacheServing, TierChoice
+    from ....actors.requests import GenerationRequest
+    from ..body import JsonObject
+    from ..cache_serving import CacheServing
     from ..options import HttpOptions
     from ..serving import Serving
 
 FLUSH_S = 60.0
 DRAIN_S = 60.0
 PAGE_ENTRIES = 100
-MAX_PAGE_ENTRIES = 1000
-_MAX_TIMEOUT_S = 3600.0
-_MAX_OFFSET = 1_000_000
-_TIERS = ("ram", "ssd", "all")
 _RETRY_AFTER_S = 1.0
 
 # miss_reason -> what a person is told. An unknown word is given as it stands.
@@ -80,11 +79,9 @@ class CacheRoutes:
     async def list(self, request: web.Request) -> web.Response:
         """List entries, most recently used first; a page at a time."""
         cache = self._present()
-        query = _query(request, {"tier", "limit", "offset"})
-        tier = _tier(query) or "all"
-        limit = query.integer("limit", 1, MAX_PAGE_ENTRIES) or PAGE_ENTRIES
-        offset = query.integer("offset", 0, _MAX_OFFSET) or 0
-        page = await cache.cache_page(tier, offset, limit)
+        query = parse(PageQuery, _query(request))
+        limit, offset = query.limit or PAGE_ENTRIES, query.offset or 0
+        page = await cache.cache_page(query.tier or "all", offset, limit)
         entries = [asdict(entry) | {"idle_s": round(entry.idle_s, 3)} for entry in page.entries]
         end = offset + len(entries)
         body = {
@@ -97,25 +94,19 @@ class CacheRoutes:
         return _json(body | {"next_offset": end if entries and end < page.total else None})
 
     async def clear(self, request: web.Request) -> web.Response:
-        """Let the entries of a tier go. The tier must be named: this cannot be undone."""
+        """Let the entries of a tier go."""
         cache = self._present()
-        tier = _tier(_query(request, {"tier"}))
-        if tier is None:
-            raise missing("tier")
+        tier = parse(ClearQuery, _query(request)).tier
         return _json({"tier": tier, "removed": asdict(await cache.clear_cache(tier))})
 
     async def explain(self, request: web.Request) -> web.Response:
-        """Tell what a chat request would reuse, and why not more."""
+        """Tell what a chat or completion request would reuse, and why not more."""
         cache = self._present()
         readiness = self._serving.readiness()
         if not readiness.accepting:
             raise not_ready(draining=readiness.draining)
-        body = await read_object(request, self._options.max_body_bytes)
-        if "messages" not in body and "prompt" in body:
-            message = "prompt: only chat bodies (messages) can be explained yet, not completions."
-            raise HttpError(400, "unsupported_parameter", message, param="prompt")
-        call = parse_chat(body, request.headers, self._serving.model(), self._serving.aliases())
-        answer = await cache.explain(call.request)
+        asked = await read_as(request, self._options.max_body_bytes, lambda body: self._asked(request, body))
+        answer = await cache.explain(asked)
         if isinstance(answer, Refused):
             raise refusal(answer)
         text = None if answer.reason is None else _REASONS.get(answer.reason, answer.reason)
@@ -129,11 +120,19 @@ class CacheRoutes:
     async def close_session(self, request: web.Request) -> web.Response:
         """Forget a session; closing one that is unknown is no mistake."""
         cache = self._present()
-        fields = _known(await read_object(request, self._options.max_body_bytes), {"session_id"})
-        session_id = fields.string("session_id", MAX_SESSION_CHARS)
-        if session_id is None:
-            raise missing("session_id")
+        body = await read_object(request, self._options.max_body_bytes)
+        session_id = parse(SessionBody, body).session_id
         return _json({"session_id": session_id, "closed": await cache.close_session(session_id)})
+
+    def _asked(self, request: web.Request, body: JsonObject) -> GenerationRequest:
+        """Return the generation that ``body`` asks for; of a completion's prompts, the only one."""
+        info, names = self._serving.model(), self._serving.aliases()
+        if "messages" in body or "prompt" not in body:
+            return parse_chat(body, request.headers, info, names).request
+        call = parse_completion(body, request.headers, info, names).call
+        if len(call.prompt_starts) > 1:
+            raise bad_value("prompt", "prompt: one prompt at a time can be explained.")
+        return call.request
 
     def _present(self) -> CacheServing:
         if self._cache is None:
@@ -144,36 +143,20 @@ class CacheRoutes:
         """Return ``timeout_s`` of an optional body."""
         if not request.body_exists:
             return default_s
-        fields = _known(await read_object(request, self._options.max_body_bytes), {"timeout_s"})
-        timeout_s = fields.number("timeout_s", 0.0, _MAX_TIMEOUT_S)
+        body = await read_object(request, self._options.max_body_bytes)
+        timeout_s = parse(WaitBody, body).timeout_s
         return default_s if timeout_s is None else timeout_s
 
 
-def _known(body: dict[str, object], names: set[str]) -> Fields:
-    fields = Fields(body)
-    for name in fields.present():
-        if name not in names:
-            raise HttpError(400, "unknown_parameter", f"Unknown parameter: {name[:64]!r}.", param=name[:64])
-    return fields
-
-
-def _query(request: web.Request, names: set[str]) -> Fields:
+def _query(request: web.Request) -> JsonObject:
     """Return the query's parameters, whole numbers as such."""
-    values: dict[str, object] = {}
+    values: JsonObject = {}
     for name, text in request.query.items():
         if name in values:
             raise bad_value(name[:64], f"{name[:64]} is given more than once.")
-        values[name] = (
-            int(text) if text.isascii() and text.isdigit() and len(text) < len("1000000000") else text
-        )
-    return _known(values, names)
-
-
-def _tier(fields: Fields) -> TierChoice | None:
-    tier = fields.text("tier")
-    if tier is not None and tier not in _TIERS:
-        raise bad_value("tier", f"tier must be one of {', '.join(_TIERS)}, not {tier[:40]!r}.")
-    return tier
+        whole = text.isascii() and text.isdigit() and len(text) < len("1000000000")
+        values[name] = int(text) if whole else text
+    return values
 
 
 def _json(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
