@@ -15,8 +15,10 @@ from .exchange import EXCHANGE, fresh_id
 from .guard import cors_headers, guard_middleware
 from .listening import Connection, HttpBindError, Listener
 from .responses.store import ResponseStore
+from .routes.anthropic import AnthropicRoutes
 from .routes.cache import CacheRoutes
 from .routes.chat import ChatRoutes
+from .routes.completions import CompletionRoutes
 from .routes.responses import ResponsesRoutes
 from .routes.state import StateRoutes
 
@@ -148,6 +150,8 @@ class HttpServer:
             client_max_size=options.max_body_bytes,
         )
         app.add_routes(ChatRoutes(serving, options, self._metrics).routes())
+        app.add_routes(CompletionRoutes(serving, options, self._metrics).routes())
+        app.add_routes(AnthropicRoutes(serving, options, self._metrics).routes())
         app.add_routes(ResponsesRoutes(serving, options, self._metrics, self._responses).routes())
         app.add_routes(StateRoutes(serving, options, self._metrics).routes())
         app.add_routes(CacheRoutes(serving, cache, options).routes())
