@@ -80,8 +80,10 @@ class EventStream:
         await self.response.write_eof(data)
 
     async def fail(self, error: HttpError) -> None:
-        """End an open stream with an error event and close the connection; waits at most two seconds."""
-        self.response.force_close()
+        """End an open stream with an error event; waits at most two seconds.
+
+        The connection stays usable: closing it would race with the next request of a client that pools it.
+        """
         try:
             async with asyncio.timeout(_FAREWELL_S):
                 await self.response.write_eof(self.failure_event(error))
