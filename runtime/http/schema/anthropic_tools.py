@@ -6,11 +6,11 @@ from pydantic import AfterValidator, Discriminator, Tag, model_validator
 
 from .anthropic_blocks import CacheControl
 from .base import ApiModel, OpenModel, invalid, not_supported
-from .kinds import Chars, Only
+from .kinds import Only
+from .tools import ToolName
 
 _CUSTOM: Final = "<custom>"
 _OTHER: Final = "<other>"
-_NAME_CHARS = 128
 _SHOWN_CHARS = 64
 
 
@@ -36,7 +36,7 @@ def _refuse_tool(kind: str) -> str:
 class CustomTool(ApiModel):
     """A tool that the client runs. ``eager_input_streaming`` has no effect: inputs are always streamed."""
 
-    name: Annotated[str, Chars(1, _NAME_CHARS)]
+    name: ToolName
     input_schema: Annotated[dict[str, object], AfterValidator(_object_schema)]
     description: str | None = None
     type: Literal["custom"] | None = None
