@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
+from samovar.runtime.engine.batching.admitting import admit
 from samovar.runtime.engine.batching.batch import DecodeBatch
-from samovar.runtime.engine.batching.rows import Row, admit
 from samovar.runtime.engine.models.loading import evaluate_model
 from samovar.runtime.engine.port import RowRequest
 from samovar.runtime.engine.state.restore import MlxRestorer
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from samovar.runtime.engine.batching.rows import Row
     from samovar.runtime.engine.checkpoint import Checkpoint
 
 IDENTITY = "1dentity"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import mlx.core as mx
 import pytest
 from mlx_lm.generate import generate_step
+from samovar.runtime.engine.batching.admitting import admit
 from samovar.runtime.engine.batching.batch import DecodeBatch
 from samovar.runtime.engine.batching.prefill import launch_pass
-from samovar.runtime.engine.batching.rows import Row, admit
 from samovar.runtime.engine.port import RowRequest, Sampling
 
 from tests.kit.models import FAMILIES, VOCAB, ByteCodec, build
+
+if TYPE_CHECKING:
+    from samovar.runtime.engine.batching.rows import Row
 
 
 def make_row(name: str, length: int, max_tokens: int = 100, top_logprobs: int | None = None) -> Row:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import mlx.core as mx
 
 from ..state.caches import batch_of, row_of
+from .logprobs import Probe
 from .masking import masks_of
 from .sampling import BatchSampler
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ....storage.tokens import TokenIds
+    from .logprobs import RawLogprobs
     from .masking import BatchMasks
     from .rows import Row
 
@@ -29,57 +31,12 @@ SETTLE_EVERY: Final = 256
 read by no step, and their lazy graphs would grow with every token."""
 
 
-class RawLogprobs(NamedTuple):
-    """Log-probabilities of one token under the model itself, before bias, penalties and temperature."""
-
-    chosen: float
-    top: tuple[tuple[int, float], ...]
-
-
 @dataclass(frozen=True, slots=True)
 class _Step:
     rows: tuple[Row, ...]
     tokens: mx.array
-    probe: _Probe | None
+    probe: Probe | None
     measured: tuple[mx.array, ...]
-
-
-class _Probe:
-    """Log-probabilities for the rows that asked, and for no other."""
-
-    def __init__(self, rows: Sequence[Row], vocab: int) -> None:
-        asked = [(line, row.request.top_logprobs) for line, row in enumerate(rows)]
-        self._wanted = {line: top for line, top in asked if top is not None}
-        self._lines = mx.array(list(self._wanted), dtype=mx.uint32)
-        self._top = min(max(self._wanted.values()), vocab)
-
-    def measure(self, logits: mx.array, tokens: mx.array) -> tuple[mx.array, ...]:
-        logits = logits[self._lines].astype(mx.float32)
-        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        chosen = mx.take_along_axis(logprobs, tokens[self._lines][:, None], axis=-1)[:, 0]
-        if not self._top:
-            return (chosen,)
-        best = mx.argpartition(-logprobs, kth=self._top - 1, axis=-1)[:, : self._top]
-        return chosen, best, mx.take_along_axis(logprobs, best, axis=-1)
-
-    def read(self, measured: tuple[mx.array, ...]) -> dict[int, RawLogprobs]:
-        chosen = cast("list[float]", measured[0].tolist())
-        none: list[list[tuple[int, float]]] = [[] for _ in chosen]
-        best = none if len(measured) == 1 else _ranked(measured[1], measured[2])
-        return {
-            line: RawLogprobs(chosen[place], tuple(best[place][:top]))
-            for place, (line, top) in enumerate(self._wanted.items())
-        }
-
-
-def _ranked(ids: mx.array, values: mx.array) -> list[list[tuple[int, float]]]:
-    """Return each line's alternatives, best first; equal ones by id."""
-    rows = zip(cast("list[list[int]]", ids.tolist()), cast("list[list[float]]", values.tolist()), strict=True)
-    return [sorted(zip(*row, strict=True), key=_by_logprob) for row in rows]
-
-
-def _by_logprob(pair: tuple[int, float]) -> tuple[float, int]:
-    return -pair[1], pair[0]
 
 
 class Decoded(NamedTuple):
@@ -119,7 +76,7 @@ class DecodeBatch:
         self._caches: list[Any] = []
         self._inputs: mx.array | None = None
         self._sampler: BatchSampler | None = None
-        self._probe: _Probe | None = None
+        self._probe: Probe | None = None
         self._masks: BatchMasks | None = None
         self._flying: _Step | None = None
         self._unread: _Step | None = None
@@ -271,7 +228,7 @@ class DecodeBatch:
         if self._sampler is None:
             self._sampler = BatchSampler([row.sampler for row in self.rows], vocab)
             asked = any(row.request.top_logprobs is not None for row in self.rows)
-            self._probe = _Probe(self.rows, vocab) if asked else None
+            self._probe = Probe(self.rows, vocab) if asked else None
         return self._sampler
 
     def _regroup(self) -> None:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
     from ..models.batchable import EndingCodec
     from ..port import RowEvent
-    from .batch import Decoded, RawLogprobs
+    from .batch import Decoded
     from .groups import DecodeGroups
+    from .logprobs import RawLogprobs
     from .publishing import Publisher
     from .suspects import Suspects
 

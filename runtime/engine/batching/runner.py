@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from ..port import Failed, Finished, LaneFigures
 from ..state.snapshots import clone
+from .admitting import Refusal, admit
 from .pace import StepMeter
-from .rows import Refusal, admit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
