@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..storage.filesystem import Filesystem
     from .app import Engine, Tree
     from .config import Config, Loaded
+    from .engine.checkpoint import MemoryReading
     from .engine.models.loading import DtypePolicy
     from .engine.port import ModelInfo
     from .http.serving import RequestLog
@@ -87,6 +88,7 @@ async def run(
     system = ActorSystem(tree.root, observer=LogObserver())
     tree.serving.system = system
     reloader = Reloader(config, reread, tree.adopt)
+    _tell_memory(config, engine.memory()())
     try:
         code = await _live(system, tree, reloader, signals, manager)
     finally:
@@ -153,6 +155,18 @@ def _tell_ready(model: ModelInfo, address: str, start_s: float) -> None:
         start_s=round(start_s, 3),
     )
     _tell_scheme(model)
+
+
+def _tell_memory(config: Config, reading: MemoryReading) -> None:
+    """Say so where the cache is allowed more than there is: cache.ram.pressure will be what limits it."""
+    if 0 < reading.limit_bytes < config.cache.ram.max:
+        _log.warning(
+            "cache_above_memory",
+            key="cache.ram.max",
+            max_bytes=config.cache.ram.max,
+            memory_bytes=reading.limit_bytes,
+            in_force=f"cache.ram.pressure = {config.cache.ram.pressure:.0%} of the memory",
+        )
 
 
 def _tell_scheme(model: ModelInfo) -> None:

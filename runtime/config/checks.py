@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from .errors import DEFAULT, Origin, Problem
@@ -60,6 +61,7 @@ def contradictions(config: Config, origins: Mapping[Path, Origin]) -> Iterator[P
     """Yield every pair of settings that cannot both hold."""
     yield from _cache_contradictions(config, origins)
     yield from _listening_contradictions(config, origins)
+    yield from _homeless(config, origins)
 
 
 def unsupported(config: Config, origins: Mapping[Path, Origin]) -> Iterator[tuple[bool, Problem]]:
@@ -134,6 +136,16 @@ def _listening_contradictions(config: Config, origins: Mapping[Path, Origin]) ->
             f'"{server.host}", which others can reach, and no server.api_keys',
             "a loopback address, or api_keys, or allow_unauthenticated = true",
         )
+
+
+def _homeless(config: Config, origins: Mapping[Path, Origin]) -> Iterator[Problem]:
+    """Yield the paths that begin in the home folder of a user that does not exist."""
+    named = {"cache.ssd.dir": config.cache.ssd.dir, "server.unix_socket": config.server.unix_socket or ""}
+    for dotted, text in named.items():
+        try:
+            FilePath(text).expanduser()
+        except RuntimeError:
+            yield Problem(_origin(origins, dotted), dotted, describe(text), "a path from an existing home")
 
 
 def _origin(origins: Mapping[Path, Origin], dotted: str) -> Origin:

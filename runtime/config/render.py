@@ -58,9 +58,10 @@ def _shown(spec: KeySpec, loaded: Loaded) -> Raw:
 
 
 def _meaning(spec: KeySpec, loaded: Loaded) -> str:
-    """Say what a word like "auto" stands for."""
-    if spec.dotted == "cache.ssd.dir" and loaded.config.cache.ssd.dir == "auto":
-        return f": {loaded.config.cache.ssd.folder()}"
+    """Say what a word like "auto" or a path like "~/kv" stands for."""
+    ssd = loaded.config.cache.ssd
+    if spec.dotted == "cache.ssd.dir" and (folder := ssd.folder()) is not None and str(folder) != ssd.dir:
+        return f": {folder}"
     kind = cast("object", spec.kind)
     if isinstance(kind, Either) and value_of(loaded.config, spec.path) is None:
         return f": {cast('Either[Any]', kind).means}"

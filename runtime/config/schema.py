@@ -27,6 +27,8 @@ SECRET_KEY = Text(
     'a key of visible characters without spaces, or "sha256:" and the 64 hexadecimal digits of its digest',
     r"(?!sha256:)[!-~]+|sha256:[0-9a-fA-F]{64}",
 )
+# What shells and browsers would expand must not become the name of a folder in the working directory.
+PATH_PATTERN = r"(?!file:)[^$\x00-\x1f\x7f]+"
 KV_SCHEME = r"bf16|kv8|kv4|config|turbo:k[2458]v[23458]"
 
 
@@ -45,7 +47,9 @@ class Server:
     host: str = key(Text("a host name or address"), "127.0.0.1", "Address to listen on.")
     port: int = key(Int(0, 65535), 8080, "TCP port to listen on; 0 takes a free one.")
     unix_socket: str | None = key(
-        Either(Text("a path"), "", "none"), None, "Listen on this socket file instead of host and port."
+        Either(Text('a path, without "$" or "file:"', PATH_PATTERN), "", "none"),
+        None,
+        "Listen on this socket file instead of host and port.",
     )
     api_keys: tuple[str, ...] = key(
         ListOf(SECRET_KEY),
@@ -182,7 +186,9 @@ class Ssd:
     """The prefix cache on disk, which outlives a restart."""
 
     dir: str = key(
-        Text('a folder, "auto" (the user\'s cache folder) or "off"'), "auto", 'A folder, "auto", or "off".'
+        Text('a folder without "$" or "file:", "auto" (the user\'s cache folder) or "off"', PATH_PATTERN),
+        "auto",
+        'A folder, "auto", or "off".',
     )
     max: int = key(Size(least=MIB), 20 * GIB, "Target size.")
     free_floor: float = key(Percent(most=0.9), 0.05, "Share of the file system that stays free.")
@@ -210,10 +216,13 @@ class Ssd:
         return self.dir != "off"
 
     def folder(self) -> Path | None:
-        """Return the folder, ``~`` and "auto" resolved, or None when off."""
+        """Return the folder, absolute, ``~`` and "auto" resolved, or None when off.
+
+        Raises RuntimeError for the home of a user that does not exist.
+        """
         if not self.enabled:
             return None
-        return kv_folder() if self.dir == "auto" else Path(self.dir).expanduser()
+        return kv_folder() if self.dir == "auto" else Path(self.dir).expanduser().absolute()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,7 @@ class ServerProcess:
             cwd=ROOT,
             stderr=subprocess.PIPE,
             text=True,
-            env={"SAMOVAR__CACHE__SSD__DIR": "off", **os.environ, "PYTHONUNBUFFERED": "1"},
-            **popen,
+            **({"env": {"SAMOVAR__CACHE__SSD__DIR": "off", **os.environ, "PYTHONUNBUFFERED": "1"}} | popen),
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
