@@ -19,6 +19,7 @@ from .routes.anthropic import AnthropicRoutes
 from .routes.cache import CacheRoutes
 from .routes.chat import ChatRoutes
 from .routes.completions import CompletionRoutes
+from .routes.openapi import OpenApiRoutes
 from .routes.responses import ResponsesRoutes
 from .routes.state import StateRoutes
 
@@ -149,12 +150,15 @@ class HttpServer:
             middlewares=[self._boundary.middleware(), guard_middleware(options, self._access)],
             client_max_size=options.max_body_bytes,
         )
-        app.add_routes(ChatRoutes(serving, options, self._metrics).routes())
-        app.add_routes(CompletionRoutes(serving, options, self._metrics).routes())
-        app.add_routes(AnthropicRoutes(serving, options, self._metrics).routes())
-        app.add_routes(ResponsesRoutes(serving, options, self._metrics, self._responses).routes())
-        app.add_routes(StateRoutes(serving, options, self._metrics).routes())
-        app.add_routes(CacheRoutes(serving, cache, options).routes())
+        routes = [
+            *ChatRoutes(serving, options, self._metrics).routes(),
+            *CompletionRoutes(serving, options, self._metrics).routes(),
+            *ResponsesRoutes(serving, options, self._metrics, self._responses).routes(),
+            *AnthropicRoutes(serving, options, self._metrics).routes(),
+            *StateRoutes(serving, options, self._metrics).routes(),
+            *CacheRoutes(serving, cache, options).routes(),
+        ]
+        app.add_routes([*routes, *OpenApiRoutes(routes).routes()])
         app.on_response_prepare.append(self._add_headers)
         return app
 

@@ -1,0 +1,1 @@
+"""``/openapi.json``: what each route takes, by the models that validate it, and what it answers."""
