@@ -80,12 +80,13 @@ QWEN3 = (
     "{% if enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}"
     "{% elif primed %}{{ '<think>\n' }}{% endif %}{% endif %}"
 )
+# The first begins texts, the second ends replies.
 SPECIAL: Mapping[str, Sequence[str]] = {
-    CHATML: ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    CHATML: ["<|endoftext|>", "<|im_end|>", "<|im_start|>"],
     LLAMA3: ["<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>"],
     GEMMA: ["<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"],
     MISTRAL: ["<s>", "</s>", "[INST]", "[/INST]"],
-    QWEN3: ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    QWEN3: ["<|endoftext|>", "<|im_end|>", "<|im_start|>"],
 }
 TEXTUAL: Mapping[str, Sequence[str]] = {
     QWEN3: ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"],

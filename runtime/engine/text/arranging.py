@@ -1,7 +1,7 @@
 """Other ways to say the same conversation, for templates that refuse it as it is.
 
-A template gets the turns as the client sent them. Only where it refuses them are they arranged otherwise,
-from the least change to the most, until it takes them:
+A template gets the turns as the client sent them. Only where it refuses them, or leaves a system turn out,
+are they arranged otherwise, from the least change to the most, until it takes them:
 
 1. system turns at the beginning become one; a later one becomes a user turn where it stands;
 2. also, neighbouring turns of one role become one, and an empty user turn precedes a first assistant turn;
@@ -80,12 +80,12 @@ ARRANGEMENTS: Final[tuple[Arrangement, ...]] = (
 
 
 def leaves_out(text: str, messages: Messages) -> bool:
-    """Whether ``text`` leaves out one of several system turns, or one that is not first.
+    """Whether ``text`` leaves out one of several system turns, one that is not first, or one that is alone.
 
-    Some templates keep the last of them only, or the first, without a word.
+    Some templates keep the last of them only, or the first, or show one with a user turn only.
     """
     systems = [place for place, each in enumerate(messages) if each["role"] == "system"]
-    if systems in ([], [0]):
+    if not systems or (systems == [0] and len(messages) > 1):
         return False
     return any(content_of(messages[place]).strip() not in text for place in systems)
 

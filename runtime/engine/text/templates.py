@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 import jinja2
 
 from ..errors import PromptError, TemplateError
-from .arranging import ARRANGEMENTS, as_sent, leaves_out
+from .arranging import ARRANGEMENTS, leaves_out
 from .client_text import as_client_text
 from .controls import lone_surrogate, strings_of
 from .plain_tools import in_plain_text, with_tools_told
@@ -113,15 +113,15 @@ class ChatTemplate:
                 raise PromptError(f"{name} hold a lone surrogate, which is no character")
 
     def _first_taken(self, one: _One, messages: Messages) -> tuple[Arrangement, str]:
-        """Return the first arrangement that the template takes, with its text."""
+        """Return the first arrangement that the template takes whole, else the first that it takes."""
         kept: tuple[Arrangement, str] | None = None
         for arrangement in ARRANGEMENTS:
             text = one.attempt(arrangement, messages)
             if text is None:
                 continue
-            if arrangement is not as_sent or not leaves_out(text, one.sent(messages)):
+            if not leaves_out(text, arrangement(one.sent(messages))):
                 return arrangement, text
-            kept = arrangement, text
+            kept = kept or (arrangement, text)
         if kept is not None:
             return kept
         assert one.refusal is not None
