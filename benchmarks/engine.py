@@ -3,8 +3,9 @@
     python -m benchmarks.engine [--size 135m|1b] [--dtype float32|bfloat16] [--rows 1,4,8] [--prompts 512]
                                 [--rounds 5] [--tokens 32] [--json PATH]
 
-Both run in this process on the same weights, turn by turn, so that whatever the machine does falls on both;
-medians of the rounds and their ratios are printed. The text side is kept out: the codec does nothing.
+Both run in this process on equal weights, turn by turn, so that whatever the machine does falls on both;
+medians of the rounds and their ratios are printed. Ours is the model as the server loads it, projections
+joined where they are (models/fusing.py). The text side is kept out: the codec does nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from pathlib import Path
 
 from samovar.runtime.engine.batching.backend import BackendOptions, MlxBackend
 from samovar.runtime.engine.device import device_report
+from samovar.runtime.engine.models.fusing import fuse_projections, fuses
 from samovar.runtime.engine.port import Delta, Finished, ModelInfo, RowRequest
+from samovar.runtime.engine.state.accounting import layout_of
 from samovar.runtime.engine.state.scheme import BF16, KvScheme
 
 import mlx.core as mx  # isort: skip - after the engine, which loads OpenBLAS first
@@ -90,10 +93,14 @@ class Loaded:
         return self
 
 
-def make_model(size: str, dtype: str) -> Loaded:
+def make_model(size: str, dtype: str, *, as_served: bool) -> Loaded:
+    """Return a model of random weights, the same every time; ``as_served``: as the server would make it."""
+    mx.random.seed(7)
     shape = {**SIZES[size], "model_type": "llama", "rms_norm_eps": 1e-5, "vocab_size": VOCABULARY}
     model = llama.Model(llama.ModelArgs(**shape, tie_word_embeddings=True, rope_theta=10000.0))
     model.set_dtype(getattr(mx, dtype))
+    if as_served and fuses():
+        fuse_projections(model, lambda: layout_of(model, 1))
     mx.eval(model.parameters())
     return Loaded(model, SilentCodec(), ModelInfo(size, 8192, VOCABULARY, dtype, 0.0, 0))
 
@@ -181,8 +188,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    loaded, chance, results = make_model(args.size, args.dtype), random.Random(5), {}
-    engines = Ours(loaded, args.chunk), Theirs(loaded, args.chunk)
+    chance, results = random.Random(5), {}
+    ours, theirs = (make_model(args.size, args.dtype, as_served=served) for served in (True, False))
+    engines = Ours(ours, args.chunk), Theirs(theirs, args.chunk)
     print(f"{'measure':<24}{'samovar':>12}{'mlx-lm':>12}{'ratio':>8}   (above 1 is better)")
     for count in (int(rows) for rows in args.rows.split(",") if rows):
         rows = prompts(count, 32, chance)

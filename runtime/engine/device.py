@@ -49,6 +49,12 @@ def computes_on_cpu() -> bool:
     return mx.default_device().type == mx.DeviceType.cpu
 
 
+def computes_on_cuda() -> bool:
+    """Return whether MLX's default device is an NVIDIA GPU."""
+    cuda = getattr(mx, "cuda", None)
+    return not computes_on_cpu() and cuda is not None and bool(cuda.is_available())
+
+
 def compute_dtype() -> ComputeDtype:
     """Return the dtype policy that suits this machine (DESIGN §4)."""
     return "float32" if sys.platform == "linux" and computes_on_cpu() else "model"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import mlx.core as mx
 
-from ..state.caches import batch_of, row_of
+from ..state.caches import batch_of, row_of, share_offsets
 from .logprobs import Probe
 from .masking import masks_of
 from .sampling import BatchSampler
@@ -49,7 +49,9 @@ class Decoded(NamedTuple):
 
 def forward(model: Any, inputs: mx.array, caches: list[Any]) -> mx.array:
     """Return the logits [rows, vocab] of one token for each row, lazily, and put it into the caches."""
-    return model(inputs[:, None], cache=caches)[:, -1, :]
+    logits = model(inputs[:, None], cache=caches)[:, -1, :]
+    share_offsets(caches)
+    return logits
 
 
 class Moving(NamedTuple):

@@ -17,6 +17,7 @@ from ..state.scheme import KvChoice, KvScheme
 from ..state.scheme_start import resolve
 from ..text.codec import HfTextCodec
 from .batchable import always_trims
+from .fusing import fuse_projections, fuses
 from .model_config import ModelConfig
 from .store import check_model_directory
 
@@ -88,6 +89,8 @@ class ModelHandle:
         try:
             model, wrapper, config = _read(self.path)
             dtype = _cast(model, self._dtype)
+            if fuses():
+                fuse_projections(model, lambda: layout_of(model, 1))
             evaluate_model(model)
         # Model files are foreign: any exception out of building a model from them means that they
         # are not readable, and which types occur is up to mlx-lm, transformers and the model class.

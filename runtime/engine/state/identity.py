@@ -18,6 +18,7 @@ from ..cpu.attention import ROAD
 from ..device import device_report
 from ..errors import ModelUnreadable
 from ..models.artifacts import hash_files
+from ..models.fusing import fuses
 from ..models.store import default_model_root
 from .layers import LAYOUT
 
@@ -75,6 +76,7 @@ def _environment(report: DeviceReport) -> dict[str, str]:
         "machine": f"{platform.system()} {platform.machine()}",
         "blas": blas if report.is_cpu else "none",
         "attention": ROAD if report.is_cpu else "mlx",
+        **({"projections": "joined"} if fuses() else {}),
         "layout": str(LAYOUT),
     }
 

@@ -115,6 +115,11 @@ class BatchGrowingKVCache(BatchHalves):
         self._set_pads(pads)
         self._idx = last
 
+    def follow(self, other: BatchGrowingKVCache) -> None:
+        """Hold the very offsets of another layer where they are the same numbers."""
+        if self._pads == other._pads and self._idx == other._idx:
+            self.offset = other.offset
+
     def extract(self, idx: int) -> Any:
         """Return one row's cache in buffers of its own, lazily."""
         planes = of.single(self._planes, idx, self._pads[idx], self._idx) if self._planes else []
@@ -180,6 +185,13 @@ class BatchGrowingKVCache(BatchHalves):
         left = last - self._idx
         kept = of.cut(self._planes, 0, min(of.rows_of(self._planes), room - left))
         return of.padded(kept, left, room - left - of.rows_of(kept))
+
+
+def share_offsets(caches: Sequence[Any]) -> None:
+    """Let growing layers of the same rows hold one array of offsets: one kernel a step for all of them."""
+    growing = [cache for cache in caches if isinstance(cache, BatchGrowingKVCache)]
+    for cache in growing[1:]:
+        cache.follow(growing[0])
 
 
 def _stacked(rows: list[Planes], lengths: list[int], pads: list[int], like: Planes) -> Planes:
