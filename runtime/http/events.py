@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from aiohttp import ClientConnectionResetError, web
@@ -40,6 +40,8 @@ class EventStream:
     __slots__ = (
         "_keep_alive_s",
         "_loop",
+        "_over",
+        "_poked",
         "_request",
         "_writing",
         "_wrote_s",
@@ -55,6 +57,8 @@ class EventStream:
         self._loop = asyncio.get_running_loop()
         self._wrote_s = self._loop.time()
         self._writing = False
+        self._over = False
+        self._poked = asyncio.Event()
         self.response = web.StreamResponse(headers=_HEADERS)
         self.opened = False
         self.ended = False
@@ -71,6 +75,7 @@ class EventStream:
 
     async def finish(self, data: bytes) -> None:
         """Send the last events and end the response."""
+        self._over = True
         if not self.opened:
             await self._open()
         transport = self._request.transport
@@ -84,6 +89,7 @@ class EventStream:
 
         The connection stays usable: closing it would race with the next request of a client that pools it.
         """
+        self._over = True
         try:
             async with asyncio.timeout(_FAREWELL_S):
                 await self.response.write_eof(self.failure_event(error))
@@ -92,6 +98,10 @@ class EventStream:
                 self._request.transport.abort()
         except ClientConnectionResetError:
             pass  # nobody is left to be told
+
+    def probe(self) -> None:
+        """Send a comment now, so that it shows whether the client is still there."""
+        self._poked.set()
 
     @asynccontextmanager
     async def kept_alive(self) -> AsyncGenerator[None]:
@@ -111,11 +121,14 @@ class EventStream:
         await self.response.prepare(self._request)
 
     async def _comment_on_silence(self) -> None:
-        while True:
+        while not self._over:
             silent_s = self._loop.time() - self._wrote_s
-            if silent_s < self._keep_alive_s:
-                await asyncio.sleep(self._keep_alive_s - silent_s)
+            if silent_s < self._keep_alive_s and not self._poked.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._keep_alive_s - silent_s):
+                        await self._poked.wait()
                 continue
+            self._poked.clear()
             if self._writing:  # the client is the slow one, and its buffer must not grow
                 self._wrote_s = self._loop.time()
                 continue

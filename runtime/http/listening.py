@@ -11,6 +11,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from .errors import HttpError
+from .half_close import PatientConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ class HttpBindError(Exception):
     retryable = False
 
 
-class Connection(web.RequestHandler):
+class Connection(PatientConnection):
     """One connection. What cannot be read as HTTP is answered like any other error.
 
     Nothing of it is kept. aiohttp itself would write the offending header, a key say, into log and reply.
