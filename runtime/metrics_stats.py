@@ -105,6 +105,7 @@ PARTS: Final = {
         ),
         frozenset({"restore_ms_last", "write_ms_last"}),
     ),
+    "responses": Part("stored_responses", _same("entries", "bytes", "max_bytes"), {"evictions": "evicted"}),
     "actors": Part("actors", _same("open_asks"), _same("restarts", "dead_letters")),
 }
 

@@ -215,6 +215,10 @@ def test_stored_responses_are_read_listed_and_forgotten() -> None:
             assert listed == ["msg_c", "msg_b", "msg_a"]
             page = (await server.get(f"{PATH}/{made.id}/input_items?order=asc&after=msg_a&limit=1")).json()
             assert (page["first_id"], page["last_id"], page["has_more"]) == ("msg_b", "msg_b", True)
+            held = (await server.get("/stats")).json()["responses"]
+            assert held["entries"] == 1
+            assert 0 < held["bytes"] < held["max_bytes"]
+            assert b"samovar_stored_responses_entries 1.0" in (await server.get("/metrics")).body
             await api.responses.delete(made.id)
             with pytest.raises(openai.NotFoundError):
                 await api.responses.input_items.list(made.id)

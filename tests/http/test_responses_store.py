@@ -42,6 +42,7 @@ def test_the_least_recently_used_goes_first() -> None:
     store.put(entry("b"))
     assert store.get("a") is not None
     store.put(entry("c"))
+    assert store.figures()["evictions"] == 1
     assert store.get("b") is None
     assert store.get("a") is not None
     assert store.get("c") is not None
@@ -57,7 +58,8 @@ def test_what_nobody_asks_for_expires_and_a_use_prolongs() -> None:
     clock.now_s = 10.0
     assert store.get("forgotten") is None
     assert store.holder("msg_1") is None
-    assert len(store) == 1
+    assert store.figures()["entries"] == len(store) == 1
+    assert store.figures()["evictions"] == 0
     clock.now_s = 16.0
     assert not store.delete("asked")
     assert store.size_bytes == 0

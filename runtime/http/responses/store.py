@@ -60,6 +60,7 @@ class ResponseStore:
         self._entries: OrderedDict[str, tuple[StoredResponse, float]] = OrderedDict()  # by last use
         self._items: dict[str, str] = {}
         self._size_bytes = 0
+        self._evictions = 0
 
     def __len__(self) -> int:
         """How many responses are held, expired ones included until the next call."""
@@ -69,6 +70,16 @@ class ResponseStore:
     def size_bytes(self) -> int:
         """What all entries count for together."""
         return self._size_bytes
+
+    def figures(self) -> dict[str, int]:
+        """Return the store's part of ``/stats``. ``evictions`` counts what had to make room."""
+        self._expire()
+        return {
+            "entries": len(self._entries),
+            "bytes": self._size_bytes,
+            "max_bytes": self._limits.size_bytes,
+            "evictions": self._evictions,
+        }
 
     def takes(self, size_bytes: int) -> bool:
         """Return whether something of that size would be kept at all."""
@@ -86,6 +97,7 @@ class ResponseStore:
             len(self._entries) >= self._limits.responses or self._size_bytes > room_bytes
         ):
             self._drop(next(iter(self._entries)))
+            self._evictions += 1
         self._entries[entry.id] = (entry, self._clock_s())
         self._size_bytes += entry.size_bytes
         self._items.update(dict.fromkeys(entry.item_ids, entry.id))

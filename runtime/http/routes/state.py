@@ -19,14 +19,18 @@ if TYPE_CHECKING:
     from ...engine.port import ModelInfo
     from ...metrics import Metrics
     from ..options import HttpOptions
+    from ..responses.store import ResponseStore
     from ..serving import Readiness, Serving
 
 
 class StateRoutes:
     """Read-only routes, and the one that crashes an actor when fault injection is on. Loop thread only."""
 
-    def __init__(self, serving: Serving, options: HttpOptions, metrics: Metrics) -> None:
+    def __init__(
+        self, serving: Serving, options: HttpOptions, metrics: Metrics, responses: ResponseStore
+    ) -> None:
         self._serving = serving
+        self._responses = responses
         self._options = options
         self._metrics = metrics
         self._started_s = time.monotonic()
@@ -72,11 +76,11 @@ class StateRoutes:
 
     async def stats(self, _: web.Request) -> web.Response:
         """Answer with the figures of every part."""
-        return _json(await self._serving.stats())
+        return _json(await self._stats())
 
     async def metrics(self, _: web.Request) -> web.Response:
         """Answer with the same figures, and what was observed here, as Prometheus reads them."""
-        text = self._metrics.exposition(await self._serving.stats())
+        text = self._metrics.exposition(await self._stats())
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
     async def models(self, _: web.Request) -> web.Response:
@@ -103,6 +107,9 @@ class StateRoutes:
         if not self._serving.crash(path):
             raise HttpError(404, "actor_not_found", f"There is no actor {path[:200]!r}.", param="path")
         return _json({"crashed": path})
+
+    async def _stats(self) -> Mapping[str, object]:
+        return {**await self._serving.stats(), "responses": self._responses.figures()}
 
     def _model(self) -> ModelInfo:
         readiness = self._serving.readiness()
