@@ -22,7 +22,7 @@ from .counting import PromptCounter
 from .http.access import Access
 from .http.actor import Binding, HttpActor, HttpMessage
 from .http.options import HttpOptions
-from .http.responses.store import ResponseStore
+from .http.responses.store import ResponseStore, StoreLimits
 from .http.server import HttpServer
 from .kernel import AskError, Backoff, BlockingPool, ChildSpec, RestartLimit, SupervisorSpec
 from .metrics import Metrics
@@ -205,7 +205,8 @@ def _http_spec(
     access: Access,
 ) -> ChildSpec[HttpMessage]:
     options, binding = http_options(config), Binding(config.server.port)
-    responses = ResponseStore()
+    limits = StoreLimits(size_bytes=config.server.responses_max, ttl_s=config.server.responses_ttl)
+    responses = ResponseStore(limits)
 
     def server() -> HttpServer:
         here = replace(options, port=binding.port)

@@ -82,6 +82,16 @@ class Server:
         600.0,
         "Longest time for one request, queueing included; 0 sets no limit.",
     )
+    responses_max: int = key(
+        Size(zero_means="none are kept"),
+        128 * MIB,
+        "Most memory for responses that clients may name again by previous_response_id.",
+    )
+    responses_ttl: float = key(
+        Duration(zero_means="none are kept"),
+        86_400.0,
+        "How long a response that nobody names is kept; all of them end with the process.",
+    )
     shutdown_timeout: float = key(
         Duration(), 120.0, "How long a stopping server lets active requests finish and caches reach the disk."
     )

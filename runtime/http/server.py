@@ -155,7 +155,7 @@ class HttpServer:
             *CompletionRoutes(serving, options, self._metrics).routes(),
             *ResponsesRoutes(serving, options, self._metrics, self._responses).routes(),
             *AnthropicRoutes(serving, options, self._metrics).routes(),
-            *StateRoutes(serving, options, self._metrics).routes(),
+            *StateRoutes(serving, options, self._metrics, self._responses).routes(),
             *CacheRoutes(serving, cache, options).routes(),
         ]
         app.add_routes([*routes, *OpenApiRoutes(routes).routes()])
