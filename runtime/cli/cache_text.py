@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ...storage.entry import BASE_FOLDER
+from .complaints import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,11 +16,6 @@ _HASH_DIGITS: Final = 32
 _SHORT_DIGITS: Final = 8
 _SIZES: Final = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 _AGES: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
-
-
-def printable(text: str) -> str:
-    """Return ``text`` without characters that could steer a terminal: names come out of files."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def size(size_bytes: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from .options import load_config
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Generator
 
     from ..config import Loaded
 
@@ -23,9 +25,8 @@ GAVE_UP = 70
 
 def run(args: Namespace) -> int:
     """Talk to a server, or to a model in this process, which this function then ends itself."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
-    return _talk_to_server(args) if args.url is not None else _run_here(args)
+    with _leaving_when_told():
+        return _talk_to_server(args) if args.url is not None else _run_here(args)
 
 
 def _run_here(args: Namespace) -> NoReturn:
@@ -90,6 +91,17 @@ def _quieten(loaded: Loaded) -> None:
     settings = loaded.config.logging
     given = loaded.origin("logging.level").kind != "default"
     configure_logging(settings if given else replace(settings, level="error"))
+
+
+@contextlib.contextmanager
+def _leaving_when_told() -> Generator[None]:
+    """Let SIGTERM and SIGHUP leave the block in order, so that the cache is flushed."""
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _leave(_number: int, _frame: object) -> NoReturn:

@@ -16,9 +16,14 @@ _NO_MLX = (
 )
 
 
+def printable(text: str) -> str:
+    """Return ``text`` without characters that could steer a terminal: names and words may be anybody's."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 def complain(text: str) -> None:
     """Write one line to stderr."""
-    sys.stderr.write(f"samovar: error: {' '.join(text.split())}\n")
+    sys.stderr.write(f"samovar: error: {printable(' '.join(text.split()))}\n")
 
 
 def report(error: Exception) -> int:

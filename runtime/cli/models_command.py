@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..progress import shown_progress
-from .cache_text import printable, size
-from .complaints import OK
+from .cache_text import size
+from .complaints import OK, printable
 
 if TYPE_CHECKING:
     from argparse import Namespace

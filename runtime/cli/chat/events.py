@@ -24,14 +24,16 @@ async def event_data(chunks: AsyncIterable[bytes]) -> AsyncGenerator[str]:
     Raises EventTooLarge.
     """
     data: list[bytes] = []
+    size_bytes = 0
     async for line in _lines(chunks):
         if line.startswith(b"data:"):
             data.append(line.removeprefix(b"data:").removeprefix(b" "))
-            if sum(map(len, data)) > MAX_EVENT_BYTES:
+            size_bytes += len(line)
+            if size_bytes > MAX_EVENT_BYTES:
                 raise EventTooLarge(f"an event of more than {MAX_EVENT_BYTES} bytes")
         elif not line and data:
             yield b"\n".join(data).decode("utf-8", "replace")
-            data = []
+            data, size_bytes = [], 0
 
 
 async def _lines(chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes]:

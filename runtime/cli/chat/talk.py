@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .screen import figures
 from .slash import Slash
 from .speech import Done, GaveUp, ReplyFailed, Said, Thought
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from .dialogue import Dialogue
     from .lines import Lines
     from .loop_thread import Flow, LoopThread
@@ -55,15 +52,38 @@ class Conversation:
         self._wish = wish
         self._screen = screen
         self._slash = Slash(dialogue, screen)
+        self._flow: Flow[Piece] | None = None
+        self._asking = False
 
     def run(self) -> None:
         """Talk."""
+        before = signal.signal(signal.SIGINT, self._interrupted)
+        try:
+            self._talk()
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _interrupted(self, _number: int, _frame: object) -> None:
+        """Stop the reply under way, or give up the line that is being typed; else nothing."""
+        if self._flow is not None:
+            self._flow.stop()
+        elif self._asking:
+            raise KeyboardInterrupt
+
+    def _ask(self) -> str | None:
+        try:
+            self._asking = True
+            line = self._lines.ask()
+            self._asking = False
+        except KeyboardInterrupt:
+            self._asking = False
+            self._screen.remark("\n(Ctrl-D or /quit leaves)")
+            return ""
+        return line
+
+    def _talk(self) -> None:
         while True:
-            try:
-                line = self._lines.ask()
-            except KeyboardInterrupt:
-                self._screen.remark("\n(Ctrl-D or /quit leaves)")
-                continue
+            line = self._ask()
             if line is None:
                 self._screen.say("\n")
                 return
@@ -77,10 +97,10 @@ class Conversation:
         self._dialogue.ask(text)
         said: list[str] = []
         flow = self._loop.flow(self._speaker.reply(self._dialogue.messages, self._wish))
+        self._flow = flow
         try:
-            with _stopped_by_interrupt(flow):
-                for piece in flow:
-                    self._show(piece, said)
+            for piece in flow:
+                self._show(piece, said)
             if flow.stopped:
                 self._screen.remark("(stopped)")
         except GaveUp:
@@ -89,6 +109,7 @@ class Conversation:
             self._screen.remark(f"error: {error}")
         finally:
             flow.close()
+            self._flow = None
             self._screen.part()
             self._dialogue.answer("".join(said))
 
@@ -104,17 +125,3 @@ class Conversation:
             case Done():
                 if line := figures(piece):
                     self._screen.remark(line)
-
-
-@contextlib.contextmanager
-def _stopped_by_interrupt(flow: Flow[Any]) -> Generator[None]:
-    """Let Ctrl-C stop ``flow`` instead of the program, within the block."""
-
-    def stop(_number: int, _frame: object) -> None:
-        flow.stop()
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
