@@ -195,6 +195,10 @@ def test_a_schema_for_the_reply() -> None:
         ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
         ({"output_config": {"effort": "max"}}, {"reasoning_effort": "high"}),
         ({"output_config": {"effort": "low"}}, {"reasoning_effort": "low"}),
+        (
+            {"thinking": {"type": "adaptive"}, "chat_template_kwargs": {"enable_thinking": False, "a": 1}},
+            {"enable_thinking": False, "a": 1},
+        ),
     ],
 )
 def test_what_the_template_is_told(fields: Any, kwargs: Any) -> None:

@@ -11,6 +11,7 @@ from ..call import Call
 from ..errors import unsupported
 from ..schema.calls import check_model, session_of
 from ..schema.sampling import SamplingFields, max_tokens_of, sampling_of
+from ..schema.templates import template_kwargs_of
 from .texts import json_text
 from .tools import tool_use_of
 from .turns import chat_messages
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from ...engine.port import ModelInfo
     from ..schema.anthropic import CountBody, MessagesBody, PromptBody
     from ..schema.tools import ToolUse
-
-# Anthropic's efforts -> those that chat templates know.
-_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 
 
 def message_call(
@@ -70,12 +68,8 @@ def _conversation(body: PromptBody, tools: ToolUse) -> Conversation:
 
 def _template_kwargs(body: PromptBody) -> dict[str, object]:
     """Return what the chat template is told. Without ``thinking`` the template's own default holds."""
-    kwargs: dict[str, object] = {}
-    if body.thinking is not None:
-        kwargs["enable_thinking"] = body.thinking.type != "disabled"
-    if body.output_config is not None and body.output_config.effort is not None:
-        kwargs["reasoning_effort"] = _EFFORTS[body.output_config.effort]
-    return kwargs
+    given = template_kwargs_of(body, body.output_config.effort if body.output_config else None)
+    return given if body.thinking is None else {"enable_thinking": body.thinking.type != "disabled", **given}
 
 
 def _sampling(body: MessagesBody) -> SamplingFields:

@@ -1,8 +1,8 @@
 """The bodies of ``POST /v1/messages`` and ``POST /v1/messages/count_tokens``, with Anthropic's beta fields.
 
 Every field is honoured, or without effect by a stated reason, or refused by name where it asks for something
-that this server does not do. ``model`` may be absent, and ``session_id`` and ``prompt_cache_key`` are
-Samovar's own.
+that this server does not do. ``model`` may be absent; ``session_id``, ``prompt_cache_key`` and
+``chat_template_kwargs`` are Samovar's own.
 """
 
 from typing import Annotated, Final, Literal
@@ -16,6 +16,7 @@ from .calls import SessionId
 from .kinds import Items, Number, Only, Whole
 from .messages import MAX_MESSAGES
 from .sampling import MAX_COUNT, Limit, Stops
+from .templates import TemplateFields
 from .tools import MAX_TOOLS
 
 _SHOWN_CHARS = 64
@@ -74,7 +75,7 @@ class ContextManagement(ApiModel):
     edits: list[Edit] | None = None
 
 
-class PromptBody(ApiModel):
+class PromptBody(TemplateFields):
     """What a prompt is made of."""
 
     messages: Annotated[list[Turn], Items(1, MAX_MESSAGES)]
