@@ -36,6 +36,9 @@ _NAMES: Final = {
 _LIMITS: Final = LLParserLimits(initial_lexer_fuel=200_000, verbose_errors=False)
 """At most a fifth of a second for the lexer; errors without the client's grammar or text in them."""
 
+_SOURCE_ERRORS: Final = (BadSource, TooLarge, ValueError, TypeError, RecursionError)
+"""What a source leads to; the last three out of texts that are no Unicode and values that nest too deeply."""
+
 _stack_size = threading.Lock()
 
 
@@ -66,9 +69,9 @@ class Grammars:
             matcher = self._matcher(constraint, vocabulary)
         except UnusableTokenizer as error:
             raise ConstraintError(str(error), constraint.param) from error
-        except (BadSource, TooLarge) as error:
-            name = _NAMES[constraint.kind]
-            raise ConstraintError(f"the {name} cannot be used: {error}", constraint.param) from error
+        except _SOURCE_ERRORS as error:
+            message = f"the {_NAMES[constraint.kind]} cannot be used: {_short(str(error))}"
+            raise ConstraintError(message, constraint.param) from error
         return MatcherGuide(matcher, vocabulary, self._reply.reasoning, in_reasoning=in_reasoning)
 
     def _ready(self) -> Vocabulary:
@@ -107,11 +110,12 @@ class Grammars:
             if not matcher.is_error():
                 return matcher
             reason = reason or matcher.get_error()
-        raise BadSource(_short(reason))
+        raise BadSource(reason)
 
 
 def _compiled(grammar: str, vocabulary: Vocabulary) -> LLMatcher:
     """Compile on a stack of its own, see limits.py; with the first mask, which may be the dearest."""
+    grammar.encode()  # raises here what the thread would raise out of anybody's sight
     made: list[LLMatcher] = []
 
     def make() -> None:
