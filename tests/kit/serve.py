@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,11 +23,12 @@ from samovar.runtime.requestlog import LineLog
 from samovar.runtime.serve import StartError, run
 from samovar.storage.fs import OsFilesystem
 
-from tests.kit.engine import FakeEngine
+from tests.kit.engine import FakeBackend, FakeEngine
 from tests.kit.killer import KillingFilesystem, KillPoint
 
 if TYPE_CHECKING:
     from samovar.runtime.app import Engine
+    from samovar.runtime.engine.port import ModelInfo
     from samovar.runtime.engine.text.codec import HfTextCodec
 
 CONTEXT = 8192
@@ -44,11 +46,33 @@ class ReadingEngine(FakeEngine):
         return self.reader
 
 
+@dataclass
+class SlowEngine(FakeEngine):
+    """Scripted replies from a model that takes its time to open."""
+
+    open_s: float = 0.0
+
+    def backend(self) -> FakeBackend:
+        return SlowBackend(self, self.open_s)
+
+
+class SlowBackend(FakeBackend):
+    def __init__(self, engine: FakeEngine, open_s: float) -> None:
+        super().__init__(engine)
+        self._open_s = open_s
+
+    def open(self) -> ModelInfo:
+        time.sleep(self._open_s)
+        return super().open()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--set", dest="assignments", action="append", default=[])
     parser.add_argument("--config", dest="files", action="append", type=Path, default=[])
     parser.add_argument("--step-ms", type=float, default=2.0)
+    parser.add_argument("--prefill-tokens", type=int, default=1_000_000, help="how many a step prefills")
+    parser.add_argument("--open-s", type=float, default=0.0, help="how long opening the model takes")
     parser.add_argument("--open-error")
     parser.add_argument("--kill", help="die of SIGKILL at a file operation: kind:number:before|torn|after")
     parser.add_argument("--family", help="serve a tiny random model of this family instead of the script")
@@ -75,7 +99,12 @@ def _engine(args: argparse.Namespace, config: Config) -> Engine:
     if args.tokenizer:
         return ReadingEngine(step_s=args.step_ms / 1000.0, reader=_reader(args.tokenizer))
     error = ModelUnreadable(args.open_error) if args.open_error else None
-    return FakeEngine(step_s=args.step_ms / 1000.0, open_error=error)
+    return SlowEngine(
+        step_s=args.step_ms / 1000.0,
+        open_error=error,
+        prefill_tokens=args.prefill_tokens,
+        open_s=args.open_s,
+    )
 
 
 def _reader(folder: Path) -> HfTextCodec:
