@@ -35,6 +35,7 @@ _JSON = "application/json"
 _RETRY = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}, "description": "Seconds."}}
 _RETRYABLE = frozenset({429, 503})
 _UNLESS_KEYS: Json = {}
+_DONE: Json = {"const": "[DONE]"}
 
 
 def described(routes: Iterable[tuple[str, str]]) -> bytes:
@@ -136,10 +137,22 @@ def _content(operation: Operation, refs: Refs) -> Json:
     assert operation.answer is not None
     content: Json = {_JSON: {"schema": refs[operation.answer]}}
     if operation.events:
-        names = ", ".join(f"`{model.__name__}`" for model in operation.events)
-        text = f"Server-sent events, where the body has `stream` true. Their data: {names}."
-        content["text/event-stream"] = {"schema": {"type": "string", "description": text}}
+        failure = AnthropicError if is_anthropic(operation.path) else Error
+        content["text/event-stream"] = {
+            "schema": _event([refs[model] for model in (*operation.events, failure)])
+        }
     return content
+
+
+def _event(data: list[Json]) -> Json:
+    """Return one server-sent event; before OpenAPI 3.2 a stream's schema is that of each event."""
+    encoded = {"type": "string", "contentMediaType": _JSON, "contentSchema": _one_of(data)}
+    return {
+        "type": "object",
+        "description": "An event, where the body has `stream` true.",
+        "properties": {"event": {"type": "string"}, "data": {"anyOf": [_DONE, encoded]}},
+        "required": ["data"],
+    }
 
 
 def _one_of(schemas: list[Json]) -> Json:

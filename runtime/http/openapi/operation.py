@@ -57,3 +57,7 @@ class Operation:
         """Every model that its description refers to."""
         found = (self.answer, self.query, *self.bodies, *self.events, *self.others.values())
         return tuple(model for model in found if model is not None)
+
+    def __str__(self) -> str:
+        """Return it as logs and tests name it."""
+        return f"{self.method.upper()} {self.path}"
