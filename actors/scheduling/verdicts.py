@@ -29,6 +29,7 @@ CONVICTS: Final = 256
 CONVICTING_CRASHES: Final = 2
 _CAUSE_CHARS: Final = 160
 _PATHS: Final = re.compile(r"\S*[/\\]\S*")
+_CLASSES: Final = re.compile(r"\b[\w.]*(?:Error|Exception)\b(?:: )?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,10 @@ def judge(rows: Sequence[Running], error: BaseException | None) -> Verdict:
 
 
 def told(error: BaseException | None) -> str:
-    """Return a cause as a client may read it: one line, short, without file names."""
-    line = str(error).splitlines()[0] if error is not None and str(error) else type(error).__name__
-    return _PATHS.sub("…", line)[:_CAUSE_CHARS]
+    """Return a cause as a client may read it: one line, short, without names of files and classes."""
+    line = str(error).splitlines()[0] if error is not None and str(error) else ""
+    line = _CLASSES.sub("", _PATHS.sub("…", line)).strip(": ")
+    return line[:_CAUSE_CHARS] or "no reason is known"
 
 
 def fingerprint(tokens: TokenIds, row: RowRequest) -> bytes:

@@ -86,13 +86,14 @@ async def test_a_suspect_is_cleared_when_it_gets_further_than_where_it_was() -> 
     assert cleared == ["prefill", "decode"]
 
 
-def test_causes_are_told_in_one_line_and_without_files() -> None:
+def test_causes_are_told_in_one_line_and_without_names() -> None:
     error = LaneStepFailed(
         "prefill", frozenset(), ValueError(r"bad file /a/b.metal or C:\x\y" + "\nand more")
     )
-    assert told(error) == "prefill failed: ValueError: bad file … or …"
+    assert told(error) == "prefill failed: bad file … or …"
     assert len(told(RuntimeError("x" * 1000))) < 200
-    assert told(RuntimeError()) == "RuntimeError"
+    assert told(LaneStepFailed("decode", frozenset(), RuntimeError())) == "decode failed"
+    assert told(RuntimeError()) == told(None) == "no reason is known"
 
 
 def test_convicts_are_forgotten_in_time_and_never_too_many() -> None:
