@@ -49,20 +49,22 @@ class OtherPart(OpenModel):
         raise unsupported_part(self.type)
 
 
-def _type_of(value: object) -> object:
-    """Return the ``type`` of an item or part, sent or already parsed."""
+def type_of(value: object) -> str | None:
+    """Return the ``type`` of an object, sent or already parsed; None where it has none, "" for no string."""
     if isinstance(value, dict):
-        return cast("dict[str, object]", value).get("type")
-    return getattr(value, "type", None)
+        found = cast("dict[str, object]", value).get("type")
+    else:
+        found = getattr(value, "type", None)
+    return found if found is None or isinstance(found, str) else ""
 
 
 def _part_tag(value: object) -> str:
-    kind = _type_of(value)
+    kind = type_of(value)
     return "<text part>" if kind in _TEXTS else "<refusal>" if kind == "refusal" else "<other>"
 
 
 def _item_tag(value: object) -> str:
-    kind = _type_of(value)
+    kind = type_of(value)
     if kind is None:  # OpenAI's easy forms: a message by its role, a reference by its id alone
         easy = isinstance(value, dict) and "id" in value and "role" not in value
         kind = "item_reference" if easy else "message"

@@ -4,7 +4,7 @@ Each comes to what chat completions make of the nested form, so both APIs mean t
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal, TypeAlias, cast
+from typing import Annotated, Final, Literal, TypeAlias
 
 import orjson
 from pydantic import AfterValidator, Discriminator, Field, Tag
@@ -13,6 +13,7 @@ from ...engine.prompt import Constraint
 from ..errors import HttpError
 from .base import ApiModel, OpenModel, not_supported
 from .kinds import Chars, Items, Only
+from .responses_items import type_of
 from .tools import (
     MAX_TOOLS,
     AllowedTools,
@@ -97,8 +98,7 @@ class SchemaForm(ApiModel):
 
 
 def _tag_of(value: object, kinds: frozenset[str]) -> str:
-    sent = cast("dict[str, object]", value).get("type") if isinstance(value, dict) else None
-    kind = sent or cast("object", getattr(cast("object", value), "type", None))
+    kind = type_of(value)
     return f"<{kind}>" if kind in kinds else "<other>"
 
 
