@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from samovar.runtime.engine.port import Sampling
-from samovar.runtime.engine.prompt import Constraint, GivenIds, PlainText
+from samovar.runtime.engine.prompt import Constraint, GivenIds, PlainText, ReplyFormat
 from samovar.runtime.http.errors import HttpError
 from samovar.runtime.http.schema.completions import CompletionCall, parse_completion
 
@@ -145,6 +145,17 @@ def test_a_stream_has_the_same_as_the_whole() -> None:
             assert reasons == [None] * (len(reasons) - 1) + ["stop"]
         found = [_choice(chunk)["logprobs"] for chunk in logged[:-2] if _choice(chunk)["index"] == 1]
         assert [offset for lists in found if lists for offset in lists["text_offset"]] == [0, 5, 9]
+
+    run(scenario())
+
+
+def test_marks_of_reasoning_are_text_in_a_completion() -> None:
+    async def scenario() -> None:
+        serving = FakeServing(reply=ReplyFormat(reasoning=("It", " Par")))
+        async with live(serving) as server:
+            body = (await server.post({"prompt": "Once"}, PATH)).json()
+        assert body["choices"][0]["text"] == "It is Paris"
+        assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0
 
     run(scenario())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...engine.port import Delta, Finished
+from ...engine.prompt import PLAIN_REPLIES, Conversation
 from .composing import Composer
 from .marks import Splitter
 from .pieces import ChoiceEnd, Progress
@@ -27,6 +28,8 @@ class ReplyReader:
     """
 
     def __init__(self, index: int, call: Call, form: ReplyFormat, *, in_reasoning: bool) -> None:
+        if not isinstance(call.request.prompt, Conversation):
+            form = PLAIN_REPLIES  # text that goes on from text has no parts
         tools = ToolText(form.tools.parser, call.tools)
         in_reasoning = in_reasoning and form.reasoning is not None
         self._index = index
