@@ -178,6 +178,14 @@ def test_whether_the_prompt_ends_amid_reasoning(kwargs: dict[str, object], insid
     assert not chat(codec_named("chatml"), said("user", "<think>"), **kwargs).in_reasoning
 
 
+def test_thoughts_of_an_earlier_turn_that_never_closed_are_not_those_of_the_reply() -> None:
+    codec = codec_for(CHATML, byte_level([*SPECIAL[CHATML], "<think>", "</think>"]))
+    cut = said("assistant", "<think>\nhm")
+    prompt = chat(codec, said("user", "x"), cut, said("user", "y"))
+    assert "⟦<think>⟧\nhm⟦<|im_end|>⟧" in shown(codec, prompt.tokens)
+    assert not prompt.in_reasoning
+
+
 # -- history and boundary -----------------------------------------------------------------------------------
 
 

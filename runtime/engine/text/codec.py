@@ -130,11 +130,13 @@ class HfTextCodec:
         return replace(prompt, in_reasoning=self._in_reasoning(rendered.text))
 
     def _in_reasoning(self, text: str) -> bool:
-        """Whether a marked text ends inside the model's reasoning."""
+        """Whether a marked text ends inside reasoning, which was opened behind the last turn's end."""
         if self.reply.reasoning is None:
             return False
         start, end = map(self._controls.exchange, self.reply.reasoning)
-        return text.rfind(start) > text.rfind(end)
+        closing = filter(None, map(self._controls.mark_of, self.end_tokens))
+        last = max(map(text.rfind, closing), default=-1)
+        return text.rfind(start, last + 1) > text.rfind(end, last + 1)
 
     def _plain(self, text: str) -> Sequence[int]:
         place = lone_surrogate(text)
