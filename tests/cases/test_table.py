@@ -12,8 +12,18 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("README.md")
 SCENARIOS = ROOT.parent / "shared" / "cases" / "scenarios.md"
-CATEGORIES = {"cache-correctness", "durability", "corruption", "memory", "concurrency", "model-support"}
-ROW = re.compile(r"^\| (B\d{3}) \| ([a-z-]+) \| (.+) \|$", re.MULTILINE)
+CATEGORIES = {
+    "cache-correctness",
+    "concurrency",
+    "config",
+    "corruption",
+    "durability",
+    "memory",
+    "model-support",
+    "security",
+    "shutdown",
+}
+ROW = re.compile(r"^\| (B\d{3}) \| ([A-Za-z-]+) \| (.+) \|$", re.MULTILINE)
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 HEADER = re.compile(r"^\*\*(B\d{3})\*\* · ([a-z-]+) ·", re.MULTILINE | re.IGNORECASE)
 NOT_APPLICABLE = re.compile(r"cannot apply: \w.{20,}")
