@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -238,6 +239,20 @@ def test_beta_calls_are_taken_too() -> None:
                 model="default", messages=ASK["messages"], betas=betas, context_management=edits
             )
             assert counted.input_tokens == 7
+
+    run(scenario())
+
+
+def test_a_refusal_behind_a_comment_is_an_event_that_the_client_raises() -> None:
+    async def scenario() -> None:
+        refused = Refused("context_length_exceeded", "9 > 8")
+        serving = FakeServing(refuse=lambda _: refused, queued=asyncio.Event())
+        async with live(serving, keep_alive_s=0.01) as server, client(server) as api:
+            stream = await api.messages.create(**ASK, stream=True)  # only a comment can have opened it
+            assert serving.queued is not None
+            serving.queued.set()
+            with pytest.raises(anthropic.APIStatusError, match="context_length_exceeded"):
+                await gather(stream, [])
 
     run(scenario())
 
