@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
+import resource
 import socket
 import sys
-import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
-from ..storage.fs import sync_file
 from .config import Config, ConfigError
-from .config.units import format_size
+from .finding import Finding
+from .folder_checks import check_folders
 from .version import version
 
 if TYPE_CHECKING:
@@ -27,25 +24,13 @@ if TYPE_CHECKING:
 
     from .config import Loaded
     from .engine.device import DeviceReport
-
-State: TypeAlias = Literal["ok", "warn", "fail"]
+    from .finding import State
 
 GIB = 2**30
-MIB = 2**20
 ENOUGH_MEMORY_BYTES = 4 * GIB
-ENOUGH_MODEL_SPACE_BYTES = GIB
-PROBE_BYTES = 32 * MIB
-SLOW_DISK_MB_S = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One check's result: what was found and, unless all is well, how to mend it."""
-
-    check: str
-    state: State
-    found: str
-    mend: str = ""
+ENOUGH_FILES = 1024
+MEMORY_SHARE = 0.75
+"""Of the machine's memory; a RAM cache that may grow past it leaves too little for the model."""
 
 
 def examine(load: Callable[[], Loaded]) -> Iterator[Finding]:
@@ -61,6 +46,8 @@ def examine(load: Callable[[], Loaded]) -> Iterator[Finding]:
     else:
         config = loaded.config
         yield from _config_findings(loaded)
+    yield from check_memory_cache(config, _memory_bytes())
+    yield check_model(config)
     yield from check_folders(config)
     yield check_listening(config)
 
@@ -81,6 +68,56 @@ def check_machine() -> Iterator[Finding]:
     yield Finding(
         "python", "ok" if wide else "fail", f"{platform.python_version()} at {sys.executable}", mend
     )
+    yield check_open_files()
+
+
+def check_open_files(limit: int | None = None) -> Finding:
+    """See whether enough connections and cache files can be open at a time; ``limit`` as the system says."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
+    if soft == resource.RLIM_INFINITY:
+        return Finding("open files", "ok", "no limit")
+    if soft < ENOUGH_FILES:
+        mend = "raise it before serving many clients: ulimit -n 4096, or LimitNOFILE= of a systemd unit"
+        return Finding("open files", "warn", f"at most {soft}", mend)
+    return Finding("open files", "ok", f"at most {soft}")
+
+
+def check_memory_cache(config: Config, memory_bytes: int | None) -> Iterator[Finding]:
+    """See whether the RAM cache, as large as it may grow, leaves room for the model."""
+    most = config.cache.ram.max
+    if memory_bytes is not None and most > MEMORY_SHARE * memory_bytes:
+        found = f"cache.ram.max is {most / GIB:.1f} GiB of {memory_bytes / GIB:.1f} GiB of memory"
+        yield Finding(
+            "ram cache", "warn", found, f"set cache.ram.max to {memory_bytes / GIB / 2:.0f}GiB or less"
+        )
+
+
+def check_model(config: Config) -> Finding:
+    """See whether the configured model is here, or can be fetched. Asks nobody on the network."""
+    from .engine.errors import ModelError  # noqa: PLC0415 - see check_device
+    from .engine.models.hub import cached_hub_models  # noqa: PLC0415
+    from .engine.models.sources import (  # noqa: PLC0415
+        GgufFile,
+        HubRepository,
+        LocalDirectory,
+        parse_source,
+    )
+    from .engine.models.store import ModelStore, check_model_directory  # noqa: PLC0415
+
+    name = config.model.path
+    try:
+        source = parse_source(name)
+        if isinstance(source, LocalDirectory):
+            check_model_directory(source.path)
+    except ModelError as error:
+        return Finding("model", "fail", str(error), "set model.path, or give serve another MODEL")
+    here = isinstance(source, LocalDirectory | GgufFile)
+    here = here or any(name in {*each.aliases, each.manifest.source} for each in ModelStore().list())
+    if isinstance(source, HubRepository):
+        here = any(each.repository == name for each in cached_hub_models())
+    if here:
+        return Finding("model", "ok", f"{name} is here")
+    return Finding("model", "ok", f"{name} comes with the first start, or now: samovar models pull {name}")
 
 
 def check_device() -> Iterator[Finding]:
@@ -96,40 +133,6 @@ def check_device() -> Iterator[Finding]:
     yield Finding("mlx", "ok", f"mlx {report.mlx_version}, mlx-lm {report.mlx_lm_version}")
     yield Finding("device", "ok", f"{report.device}: {report.name}, computes in {_dtype(report)}")
     yield _blas_finding(report)
-
-
-def check_folders(config: Config) -> Iterator[Finding]:
-    """See whether the model and cache folders can be made, have room, and are quick to write."""
-    from .engine.models.store import default_model_root  # noqa: PLC0415 - see check_device
-
-    yield check_folder(
-        "models", default_model_root(), "set XDG_CACHE_HOME", wanted_bytes=ENOUGH_MODEL_SPACE_BYTES
-    )
-    if (folder := config.cache.ssd.folder()) is not None:
-        remedy = "set cache.ssd.dir or lower cache.ssd.free_floor"
-        yield check_folder("disk cache", folder, remedy, wanted_share=config.cache.ssd.free_floor)
-
-
-def check_folder(
-    check: str, folder: Path, remedy: str, *, wanted_bytes: int = 0, wanted_share: float = 0.0
-) -> Finding:
-    """Probe the folder, or the closest one above it that exists, for room and speed."""
-    try:
-        base = _existing(folder)
-        usage = shutil.disk_usage(base)
-        wanted_bytes = max(wanted_bytes, int(usage.total * wanted_share))
-        if usage.free < wanted_bytes + PROBE_BYTES:
-            found = f"{folder}: {usage.free / GIB:.1f} GiB free, {wanted_bytes / GIB:.1f} GiB wanted"
-            return Finding(check, "warn", found, f"free some space, or {remedy}")
-        speed_mb_s = _write_speed_mb_s(base)
-    except OSError as error:
-        return Finding(
-            check, "fail", f"{folder}: {error.strerror}", f"make it a folder you can write, or {remedy}"
-        )
-    found = f"{folder}: {usage.free / GIB:.1f} GiB free, writes {speed_mb_s:.0f} MB/s"
-    if speed_mb_s < SLOW_DISK_MB_S:
-        return Finding(check, "warn", found, f"saving {format_size(GIB)} would take long: {remedy}")
-    return Finding(check, "ok", found)
 
 
 def check_listening(config: Config) -> Finding:
@@ -183,22 +186,3 @@ def _memory_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return None
-
-
-def _existing(folder: Path) -> Path:
-    """Return the folder, or the closest one above it that exists."""
-    absolute = folder.absolute()
-    return next(path for path in (absolute, *absolute.parents) if path.exists())
-
-
-def _write_speed_mb_s(folder: Path) -> float:
-    """Write, sync and remove a file of PROBE_BYTES; return decimal megabytes a second."""
-    block = os.urandom(MIB)
-    with tempfile.TemporaryDirectory(prefix=".samovar-doctor-", dir=folder) as name:
-        path = Path(name) / "probe"
-        begun_s = time.perf_counter()
-        with path.open("wb") as file:
-            for _ in range(PROBE_BYTES // MIB):
-                file.write(block)
-        sync_file(path)
-        return PROBE_BYTES / 1e6 / (time.perf_counter() - begun_s)

@@ -109,7 +109,7 @@ def _run_for_json(chosen: Benchmark, arguments: Sequence[str]) -> int:
 
 
 def _command(chosen: Benchmark, arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", f"{FOLDER.name}.{chosen.name}", *arguments]
+    return [sys.executable, "-P", "-m", f"{FOLDER.name}.{chosen.name}", *arguments]
 
 
 def _environment() -> dict[str, str]:

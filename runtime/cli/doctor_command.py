@@ -12,7 +12,7 @@ from .options import load_config
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from ..doctor import Finding
+    from ..finding import Finding
 
 
 def run(args: Namespace) -> int:

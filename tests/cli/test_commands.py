@@ -34,7 +34,7 @@ def samovar(
     [
         (),
         ("brew",),
-        ("chat",),
+        ("chat", "a", "b", "c"),
         ("config",),
         ("config", "paint"),
         ("serve", "a", "b"),
@@ -139,6 +139,18 @@ def test_show_prints_values_and_origins(tmp_path: Path) -> None:
     assert listed["server.port"] == {"value": 9000, "origin": "mine.toml:2"}
     assert listed["lanes.batch"] == {"value": 2, "origin": "--set lanes.batch"}
     assert listed["server.host"] == {"value": "127.0.0.1", "origin": "default"}
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_show_never_shows_a_key(tmp_path: Path, form: tuple[str, ...]) -> None:
+    (tmp_path / "mine.toml").write_text('[server]\napi_keys = ["sk-one", "sk-two"]\n')
+    env = {"SAMOVAR__SERVER__ADMIN_KEYS": "sk-three"}
+    shown = samovar("config", "show", "--config", "mine.toml", *form, folder=tmp_path, env=env)
+    assert shown.returncode == 0
+    assert "sk-" not in shown.stdout + shown.stderr
+    assert "2 hidden" in shown.stdout
+    assert "mine.toml:2" in shown.stdout
+    assert "environment SAMOVAR__SERVER__ADMIN_KEYS" in shown.stdout
 
 
 def test_schema_is_a_json_document(tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 LOCK_NAME = ".lock"
 LOCK_LIMIT_S = 1800.0
+_WRITTEN = frozenset(
+    ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -110,7 +113,7 @@ class ModelStore:
         Raises ModelNotFound, also for a folder that no conversion made.
         """
         path = self._path_of(name)
-        if path.is_symlink() or not (path / MANIFEST_NAME).is_file():
+        if path.is_symlink() or not _is_converted(path):
             raise ModelNotFound(f"{path} is no converted model: it has no {MANIFEST_NAME}; it stays as it is")
         return path
 
@@ -176,6 +179,12 @@ class ModelStore:
             raise ModelFetchFailed(f"another process works on {self.root}: {error}") from error
         with lock:
             yield
+
+
+def _is_converted(path: Path) -> bool:
+    """Whether a conversion made the folder: its manifest says so or, if that is lost, all else in there."""
+    names = {each.name for each in path.iterdir()}
+    return MANIFEST_NAME in names or (bool(names) and names <= _WRITTEN)
 
 
 def check_model_directory(path: Path) -> Path:
