@@ -11,6 +11,7 @@ import pytest
 from samovar.runtime.engine.errors import ConstraintError, ConstraintFailed
 from samovar.runtime.engine.grammar.compiling import KEPT_GRAMMARS, Grammars
 from samovar.runtime.engine.prompt import PLAIN_REPLIES, Constraint, ReplyFormat, ToolFormat
+from tokenizers import Tokenizer
 
 from tests.kit.grammars import END, byte_tokenizer, grammars, guide, ids, options, takes
 from tests.kit.models import VOCAB
@@ -183,10 +184,8 @@ def test_a_tokenizer_that_cannot_be_used_is_an_error_for_the_client() -> None:
             ["a", "1a", ""],
         ),
         (
-            Constraint(
-                "choice", json.dumps(["yes", "no", 'q"\\', "a\nb", "ja/nein", ""], ensure_ascii=False)
-            ),
-            ["yes", "no", 'q"\\', "a\nb", "ja/nein", ""],
+            Constraint("choice", json.dumps(CHOICES)),
+            CHOICES,
             ["y", "yesno", "maybe", "a b"],
         ),
         (
@@ -299,11 +298,10 @@ def test_without_reasoning_the_first_token_is_bound_but_may_open_it() -> None:
 
 
 def test_text_of_the_token_that_ends_the_reasoning_counts() -> None:
-    tokenizer = byte_tokenizer()
+    tokenizer = Tokenizer.from_str(byte_tokenizer().to_str())
     tokenizer.add_tokens(["]\n a", "]b"])
-    compiled = Grammars(tokenizer, {END}, THINKS_IN_WORDS).compile(
-        Constraint("regex", "ab"), in_reasoning=True
-    )
+    own = Grammars(tokenizer, {END}, THINKS_IN_WORDS)
+    compiled = own.compile(Constraint("regex", "ab"), in_reasoning=True)
     before = ids("[/thoughts")
     assert options(compiled.start([*before, 192])) == {ord("b")}
     with pytest.raises(ConstraintFailed):
