@@ -23,10 +23,11 @@ CREATE := $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --up
 INSTALL := $(BIN)/python -m pip install --quiet
 endif
 
-.PHONY: help serve test check fuzz crash lint types bench format clean
+.PHONY: help serve chat test check fuzz crash lint types bench format clean
 
 help:
 	@echo "make serve    serve the default model on http://127.0.0.1:8080"
+	@echo "make chat     talk to it in the terminal, without a server"
 	@echo "make test     run the whole test suite"
 	@echo "make check    lint, types, tests: what CI runs"
 	@echo "make fuzz     try random examples until one fails, ROUNDS=10 times over (many minutes)"
@@ -35,6 +36,9 @@ help:
 
 serve: $(VENV)/.installed
 	@exec $(BIN)/samovar serve $(ARGS)
+
+chat: $(VENV)/.installed
+	@exec $(BIN)/samovar chat $(ARGS)
 
 # A worker for each core, up to four, with one BLAS thread each. Which examples hypothesis tries is fixed
 # (tests/conftest.py). In CI order and hashes are too, so that a green run can be had again; elsewhere they differ
