@@ -135,6 +135,7 @@ def test_a_whole_response_as_the_client_reads_it() -> None:
                 include=["message.output_text.logprobs"],
                 metadata={"team": "tea"},
                 reasoning={"effort": "low"},
+                service_tier="fast",
             )
             assert found.output_text == "It is Paris"
             assert (found.status, found.error, found.incomplete_details) == ("completed", None, None)
@@ -153,7 +154,8 @@ def test_a_whole_response_as_the_client_reads_it() -> None:
             assert [entry.token for entry in part.logprobs or ()] == ["It is", " Par", "is"]
             assert part.annotations == []
             request = server.serving.requests[0]
-            assert request.max_tokens == 3
+            assert (request.max_tokens, request.service_class) == (3, "priority")
+            assert found.service_tier == "priority"
             assert conversation(request).template_kwargs == {"reasoning_effort": "low"}
             assert messages(server) == [
                 {"role": "system", "content": "Be brief."},

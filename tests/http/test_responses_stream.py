@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from io import BytesIO
 from typing import Any
@@ -11,7 +12,7 @@ from samovar.actors.requests import Refused
 from samovar.runtime.http.replies.pieces import Progress, ToolArguments
 from samovar.runtime.http.responses.output import Output
 
-from .fakes import FakeServing, live, run
+from .fakes import FakeServing, Reply, live, run
 from .replies import say
 from .responses_kit import (
     ASK,
@@ -26,7 +27,7 @@ from .responses_kit import (
     messages,
     openai,
 )
-from .test_stream import fail_after_text, fail_at_once, say_nothing, say_one_word
+from .test_stream import fail_after_text, fail_at_once, say_one_word
 
 pytestmark = QUIET
 STREAM = ASK | {"stream": True}
@@ -92,14 +93,29 @@ def test_a_time_limit_amid_the_stream_is_told_in_numbered_events() -> None:
     run(scenario())
 
 
-def test_after_a_keep_alive_alone_the_error_is_all_there_is() -> None:
+@pytest.mark.parametrize(
+    ("refused", "code"),
+    [
+        (Refused("queue_full", "64 wait already"), "rate_limit_exceeded"),
+        (Refused("context_length_exceeded", "9000 > 8192"), "context_length_exceeded"),
+        (Refused("template_error", "roles must alternate"), "invalid_prompt"),
+        (Refused("draining", "stopping"), "server_error"),
+    ],
+)
+def test_what_is_refused_after_a_keep_alive_begins_only_to_fail(refused: Refused, code: str) -> None:
     async def scenario() -> None:
-        async with live(FakeServing(say_nothing), request_timeout_s=0.08, keep_alive_s=0.01) as server:
-            reply = await server.post(STREAM, PATH)
-            assert reply.status == 200
-            assert reply.body.startswith(b": keep-alive\n\n")
-            (error,) = events_of(reply)
-            assert (error["type"], error["code"], error["sequence_number"]) == ("error", "request_timeout", 0)
+        queued = asyncio.Event()
+        serving = FakeServing(refuse=lambda _: refused, queued=queued)
+        async with live(serving, keep_alive_s=0.01) as server:
+            url = f"http://127.0.0.1:{server.server.port}{PATH}"
+            async with server.session.post(url, json=STREAM) as response:
+                assert await response.content.readuntil(b"\n\n") == b": keep-alive\n\n"
+                queued.set()
+                events = events_of(Reply(response.status, response.headers, await response.read()))
+            assert kinds(events) == [*OPENING, "failed", "error"]
+            assert events[-2]["response"]["error"]["code"] == code
+            assert events[-2]["response"]["output"] == []
+            assert events[-1]["code"] == refused.code
 
     run(scenario())
 

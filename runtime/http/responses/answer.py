@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import orjson
 
+from ..schema.calls import service_class_of
 from .history import messages_of
 from .inputs import Json, known_items
 from .output import Output
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 _ECHOED = ("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id", "prompt_cache_key")
 _LABELS = ("safety_identifier", "user", "prompt_cache_retention")
+_TOO_LONG = "context_length_exceeded"
 _RATE_LIMITED = 429
 _SERVER_ERRORS_FROM = 500
 
@@ -44,7 +46,7 @@ class Answer:
     def failed(self, error: HttpError) -> Json:
         """Return the response as far as it came. It is not stored."""
         self.output.abandon()
-        found = {"code": _failure_code(error.status), "message": error.message, "param": error.param}
+        found = {"code": _failure_code(error), "message": error.message, "param": error.param}
         return self._object("failed", self.output.values()) | {"error": found}
 
     def finished(self, end: ChoiceEnd, usage: Usage, now_s: int) -> Json:
@@ -91,7 +93,7 @@ class Answer:
             "metadata": raw.get("metadata", {}),
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "reasoning": _reasoning(raw),
-            "service_tier": _tier(body.service_tier),
+            "service_tier": service_class_of(body.service_tier),
             "store": body.store is not False,
             "temperature": request.sampling.temperature,
             "text": {"format": {"type": "text"}, **_mapping(raw, "text")},
@@ -119,19 +121,17 @@ def usage_json(usage: Usage) -> Json:
     }
 
 
-def _failure_code(status: int) -> str:
-    """Return OpenAI's code of a failed response; ours, which says more, is in the error event."""
-    if status == _RATE_LIMITED:
+def _failure_code(error: HttpError) -> str:
+    """Return a code that clients know; ours, which may say more, is in the error event."""
+    if error.code == _TOO_LONG:  # agents look for it to shorten what they send
+        return error.code
+    if error.status == _RATE_LIMITED:
         return "rate_limit_exceeded"
-    return "server_error" if status >= _SERVER_ERRORS_FROM else "invalid_prompt"
+    return "server_error" if error.status >= _SERVER_ERRORS_FROM else "invalid_prompt"
 
 
 def _reasoning(raw: Mapping[str, object]) -> Json:
     return {"effort": None, "summary": None, **_mapping(raw, "reasoning")}
-
-
-def _tier(asked: str | None) -> str:
-    return asked if asked in {"flex", "priority"} else "default"
 
 
 def _mapping(raw: Mapping[str, object], name: str) -> Json:

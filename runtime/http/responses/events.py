@@ -37,15 +37,13 @@ class ResponseEvents:
         return self._encoded([(str(body["status"]), {"response": body})])
 
     def failed(self, error: HttpError) -> bytes:
-        """Return the events that end an open stream: what became of the response, if it was begun, and why.
+        """Return the events that end an open stream: what became of the response, and why.
 
-        The error stands in the event twice: flat, as OpenAI documents it, and nested, as its own client and
-        others look for it.
+        The error stands in the last event twice: flat, as OpenAI documents it, and nested, as its own client
+        and others look for it.
         """
+        told = self._encoded([("failed", {"response": self._answer.failed(error)})])
         about = {"code": error.code, "message": error.message, "param": error.param}
-        told = b""
-        if self._sequence:
-            told = self._encoded([("failed", {"response": self._answer.failed(error)})])
         kind = orjson.loads(error.envelope())["error"]["type"]
         return told + self._event("error", about | {"error": {"type": kind, **about}})
 

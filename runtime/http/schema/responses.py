@@ -9,7 +9,7 @@ anyway.
 from typing import Annotated, Final, Literal, TypeAlias
 
 from .base import ApiModel
-from .calls import SessionId
+from .calls import ServiceTier, SessionId
 from .kinds import Chars, Entries, Items, Only, Whole
 from .responses_items import Input, ItemId
 from .responses_tools import FlatChoice, FlatTools, TextFormat
@@ -82,7 +82,7 @@ class ResponsesBody(SamplingFields, StopFields, TemplateFields):
     reasoning: ReasoningSettings | None = None
     include: Annotated[list[Include], Items(0, MAX_INCLUDES)] | None = None
     top_logprobs: Annotated[int, Whole(0, MAX_TOP_LOGPROBS)] | None = None
-    service_tier: Literal["auto", "default", "flex", "priority", "scale"] | None = None
+    service_tier: ServiceTier | None = None
     metadata: Annotated[dict[Key, Label], Entries(MAX_METADATA)] | None = None
     session_id: SessionId | None = None
     prompt_cache_key: SessionId | None = None
