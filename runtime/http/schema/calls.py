@@ -13,14 +13,17 @@ MAX_SESSION_CHARS = 256
 MAX_CHOICES = 16
 _MAX_SALT_CHARS = 1024
 
+ServiceTier: TypeAlias = Literal["auto", "default", "flex", "priority", "fast", "ultrafast", "scale"]
 SessionId: TypeAlias = Annotated[str, Chars(1, MAX_SESSION_CHARS)]
 # OpenAI's service_tier -> which requests go first. Nothing is sold here, so what is bought there is ordinary.
-_CLASSES: Mapping[str, ServiceClass] = {
+_CLASSES: Mapping[ServiceTier, ServiceClass] = {
     "auto": "default",
     "default": "default",
     "scale": "default",
     "flex": "flex",
     "priority": "priority",
+    "fast": "priority",
+    "ultrafast": "priority",
 }
 
 
@@ -38,7 +41,7 @@ class CallFields(ApiModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Whole(1, MAX_CHOICES)] | None = None
-    service_tier: Literal["auto", "default", "flex", "priority", "scale"] | None = None
+    service_tier: ServiceTier | None = None
     session_id: SessionId | None = None
     prompt_cache_key: SessionId | None = None
     cache_salt: Annotated[str, Chars(1, _MAX_SALT_CHARS)] | None = None
@@ -64,7 +67,7 @@ def usage_wanted(fields: CallFields) -> bool:
     return fields.stream_options.include_usage or False
 
 
-def service_class_of(tier: str | None) -> ServiceClass:
+def service_class_of(tier: ServiceTier | None) -> ServiceClass:
     """Return which requests go first, by OpenAI's name for it."""
     return "default" if tier is None else _CLASSES[tier]
 
