@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from samovar.runtime.app import build_tree
 from samovar.runtime.config import load
+from samovar.runtime.engine.checkpoint import MemoryReading
 from samovar.runtime.engine.port import (
     AtWork,
     Cancelled,
@@ -24,25 +25,30 @@ from samovar.runtime.engine.port import (
     RowEvent,
     RowRequest,
 )
+from samovar.runtime.engine.prompt import RenderedPrompt
 from samovar.runtime.kernel import ActorSystem, SupervisorSpec
+from samovar.storage.fs import OsFilesystem
+from samovar.storage.tokens import TokenIds
 
 from .http_server import INFO, WORDS, NoLog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping
 
+    from samovar.runtime.engine.checkpoint import MemoryGauge
     from samovar.runtime.serving import TreeServing
 
 ROWS = 1024
 MOST_TOKENS_PER_S = 40_000.0
+NO_CACHE = ("cache.ram.max=0", "cache.ssd.dir=off")
 
 
 class SilentCodec:
     """Renders every conversation to one token."""
 
-    def render(self, prompt: object, constraint: object = None) -> Sequence[int]:  # noqa: ARG002
+    def render(self, prompt: object, constraint: object = None) -> RenderedPrompt:  # noqa: ARG002
         """Return one token."""
-        return (1,)
+        return RenderedPrompt(TokenIds.of((1,)))
 
 
 class PacedBackend:
@@ -126,6 +132,10 @@ class PacedEngine:
         """Return the model."""
         return INFO
 
+    def memory(self) -> MemoryGauge:
+        """Return a gauge of nothing."""
+        return lambda: MemoryReading(0, 0)
+
 
 class CountedServing:
     """The tree's serving, with the token count that the benchmark reads."""
@@ -145,9 +155,9 @@ class CountedServing:
 @asynccontextmanager
 async def over_tree(steps_per_s: float) -> AsyncGenerator[CountedServing]:
     """Run the tree without its HTTP actor, whose place the benchmark takes."""
-    settings = [f"lanes.batch={ROWS}", "lanes.max_tokens=1000000"]
+    settings = [f"lanes.batch={ROWS}", "lanes.max_tokens=10000000", *NO_CACHE]
     engine = PacedEngine(steps_per_s)
-    tree = build_tree(load([], {}, settings, []).config, engine, NoLog())
+    tree = build_tree(load([], {}, settings, []).config, engine, NoLog(), OsFilesystem())
     system = ActorSystem(
         SupervisorSpec("root", [child for child in tree.root.children if child.id != "http"])
     )
@@ -157,4 +167,4 @@ async def over_tree(steps_per_s: float) -> AsyncGenerator[CountedServing]:
         yield CountedServing(tree.serving, engine)
     finally:
         await system.stop()
-        tree.pool.close()
+        tree.close()

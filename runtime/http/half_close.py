@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from aiohttp import StreamReader
 
-PAUSES_S: Final = (0.005, 0.02, 0.1, 1.0)
+PAUSES_S: Final = (0.0, 0.002, 0.02, 0.1, 1.0)
 """Before each probe; the last before all further ones. It takes two to notice: a reset answers the first."""
 _INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 """Every client of HTTP/1.1 passes over this before its answer, asked for or not (RFC 9110, 15.2)."""
