@@ -25,6 +25,7 @@ from samovar.runtime.http.cache_serving import (
     TierChoice,
 )
 from samovar.runtime.http.options import HttpOptions
+from samovar.runtime.http.responses.store import ResponseStore
 from samovar.runtime.http.server import HttpServer
 from samovar.runtime.http.serving import Readiness, RequestRecord
 
@@ -332,10 +333,12 @@ async def live(
     serving: FakeServing | None = None,
     cache: FakeCache | None = None,
     access: Access | None = None,
+    responses: ResponseStore | None = None,
     **options: Any,
 ) -> AsyncGenerator[Live]:
     serving, log = serving or FakeServing(), RecordingLog()
-    server = HttpServer(serving, HttpOptions(**({"port": 0} | options)), log, cache=cache, access=access)
+    settings = HttpOptions(**({"port": 0} | options))
+    server = HttpServer(serving, settings, log, cache=cache, access=access, responses=responses)
     await server.start()
     async with aiohttp.ClientSession() as session:
         try:

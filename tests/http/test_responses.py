@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from samovar.actors.requests import PrefixReuse, Refused
 from samovar.runtime.engine.prompt import Constraint
+from samovar.runtime.http.responses.store import ResponseStore, StoreLimits
+from samovar.runtime.http.serving import Readiness
 
 from .fakes import FakeServing, conversation, live, run
 from .replies import say
@@ -118,6 +120,27 @@ def test_stored_responses_that_are_not_there() -> None:
             dropped = await api.responses.create(**ASK, store=False)
             with pytest.raises(openai.NotFoundError):
                 await api.responses.retrieve(dropped.id)
+
+    run(scenario())
+
+
+def test_a_response_that_is_larger_than_the_store_is_answered_and_says_so() -> None:
+    async def scenario() -> None:
+        for limits in (StoreLimits(size_bytes=3000), StoreLimits(size_bytes=0), StoreLimits(ttl_s=0.0)):
+            async with live(responses=ResponseStore(limits)) as server:
+                made = (await server.post(ASK | {"instructions": "Be brief. " * 100}, PATH)).json()
+                assert (made["status"], made["store"]) == ("completed", False)
+                assert (await server.get(f"{PATH}/{made['id']}")).status == 404
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("draining", [False, True])
+def test_nothing_is_taken_while_not_ready(draining: bool) -> None:
+    async def scenario() -> None:
+        async with live(FakeServing(ready=Readiness(ready=False, draining=draining))) as server:
+            reply = await server.post(ASK, PATH)
+            assert (reply.status, reply.error["code"]) == (503, "draining" if draining else "not_ready")
 
     run(scenario())
 
