@@ -25,12 +25,12 @@ from samovar.runtime.http.cache_serving import (
     TierChoice,
 )
 from samovar.runtime.http.options import HttpOptions
-from samovar.runtime.http.responses.store import ResponseStore
 from samovar.runtime.http.server import HttpServer
 from samovar.runtime.http.serving import Readiness, RequestRecord
 
 if TYPE_CHECKING:
     from samovar.runtime.http.access import Access
+    from samovar.runtime.http.responses.store import ResponseStore
 
 T = TypeVar("T")
 Script = Callable[[RequestStream, GenerationRequest], Awaitable[None]]
