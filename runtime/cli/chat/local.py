@@ -66,7 +66,11 @@ class TreeSpeaker:
             if not isinstance(error.__cause__, FileLocked):
                 raise start_error(error) from error
             self._remark(f"the disk cache is in use ({error.__cause__}): going on without it")
-            self._remark("to share a running server's cache, use: samovar chat --url ADDRESS")
+            server = self._config.server
+            self._remark(
+                "to share a running server's cache: "
+                f"samovar chat --url http://{server.host}:{server.port}, or wherever it listens"
+            )
             await self._start_again()
 
     async def introduce(self) -> str:

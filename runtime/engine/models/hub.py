@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..errors import ModelFetchFailed, ModelNotFound
 from .hub_progress import HubProgress
@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _WANTED = ("*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja")
+
+
+class _Planned(Protocol):
+    """What a dry run says of one file."""
+
+    @property
+    def file_size(self) -> int: ...
+
+    @property
+    def will_download(self) -> bool: ...
 
 
 def fetch_hub_repository(repository: str, progress: Progress = silent) -> Path:
@@ -26,21 +36,35 @@ def fetch_hub_repository(repository: str, progress: Progress = silent) -> Path:
     import huggingface_hub  # noqa: PLC0415 - costs time that other sources need not pay
     from huggingface_hub import errors  # noqa: PLC0415
 
-    snapshot = cast("Callable[..., str]", huggingface_hub.snapshot_download)
+    snapshot = cast("Callable[..., Any]", huggingface_hub.snapshot_download)
     wanted = list(_WANTED)
     try:
         return Path(snapshot(repository, allow_patterns=wanted, local_files_only=True))
     except (errors.LocalEntryNotFoundError, OSError):
         progress(ProgressEvent("download", 0, None, repository))
     try:
-        bars = HubProgress(progress, repository).bars()
+        total_bytes = _bytes_to_fetch(snapshot, repository)
+        bars = HubProgress(progress, repository, total_bytes).bars()
         path = Path(snapshot(repository, allow_patterns=wanted, tqdm_class=bars))
     except errors.RepositoryNotFoundError as error:
         raise ModelNotFound(f"{repository}: no such repository, or access to it is not granted") from error
     except (OSError, ValueError, RuntimeError, errors.CachedRepoTreeNotFoundError) as error:
         raise ModelFetchFailed(f"{repository}: the hub's download failed: {_short(error)}") from error
-    progress(ProgressEvent("download", 1, 1, repository))
+    progress(ProgressEvent("download", total_bytes, total_bytes, repository))
     return path
+
+
+def _bytes_to_fetch(snapshot: Callable[..., Any], repository: str) -> int:
+    """Ask how much is to come; 0 where nobody can tell. What is wrong is told by the fetch itself."""
+    bars = HubProgress(silent, repository, 0).bars()
+    try:
+        planned = cast(
+            "list[_Planned]",
+            snapshot(repository, allow_patterns=list(_WANTED), dry_run=True, tqdm_class=bars),
+        )
+    except (OSError, ValueError, RuntimeError):
+        return 0
+    return sum(file.file_size for file in planned if file.will_download)
 
 
 @dataclass(frozen=True, slots=True)

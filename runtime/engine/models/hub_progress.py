@@ -15,21 +15,27 @@ _PARTS = 100
 
 
 class HubProgress:
-    """Adds up what the hub client's bars say. Any thread; the callback is called by one at a time."""
+    """Tells how much of ``total_bytes`` has come, by what the hub client's bars say.
 
-    def __init__(self, progress: Progress, repository: str) -> None:
+    Their own totals grow with every file that is begun, so they say nothing. Any thread; the callback is
+    called by one at a time.
+    """
+
+    def __init__(self, progress: Progress, repository: str, total_bytes: int) -> None:
         self._progress = progress
         self._repository = repository
+        self._total_bytes = total_bytes
         self._lock = threading.Lock()
         self._told = -1
 
-    def tell(self, done: int, total: int) -> None:
-        """Take bytes of all files; a total of 0 is not known yet. Tells each hundredth once."""
+    def tell(self, bytes_done: int) -> None:
+        """Take the bytes of all files so far. Tells each hundredth once."""
         with self._lock:
-            part = _PARTS * done // total if total else 0
+            part = _PARTS * bytes_done // self._total_bytes if self._total_bytes else 0
             if part > self._told:
                 self._told = part
-                self._progress(ProgressEvent("download", done, total or None, self._repository))
+                event = ProgressEvent("download", bytes_done, self._total_bytes or None, self._repository)
+                self._progress(event)
 
     def bars(self) -> Callable[..., Any]:
         """Return the class of bars to give to the client: they draw nothing and tell what they count."""
@@ -48,7 +54,7 @@ class HubProgress:
                 """Count, and tell if bytes are counted; files are too few to say much."""
                 drawn = super().update(n)
                 if self.unit == "B":
-                    tell(int(self.n), int(self.total or 0))
+                    tell(int(self.n))
                 return drawn
 
         return Bar
