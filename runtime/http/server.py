@@ -111,7 +111,7 @@ class HttpServer:
         self._listener.close()
 
     def close_idle(self) -> None:
-        """Close connections that wait for a request; busy ones close after their answer. New ones are fine."""
+        """Close connections that wait for a request; busy ones after their answer. New ones are taken."""
         if (server := self._runner.server) is None:
             return
         server.pre_shutdown()  # busy connections close after their present answer
