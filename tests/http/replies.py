@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from samovar.actors.requests import GenerationRequest
 from samovar.runtime.engine.port import Delta, Finished, Sampling, TokenLogprob
-from samovar.runtime.engine.prompt import Conversation, ReplyFormat, ToolFormat
+from samovar.runtime.engine.prompt import Constraint, Conversation, ReplyFormat, ToolFormat
 from samovar.runtime.http.call import Call
 from samovar.runtime.http.replies.pieces import Reasoning, Text, ToolArguments, ToolCallOpened
 from samovar.runtime.http.replies.reader import ReplyReader
@@ -82,13 +82,21 @@ class Read:
                     self.calls.append((piece.name, ""))
                 case ToolArguments():
                     name, arguments = self.calls[piece.index]
+                    assert piece.text
                     self.calls[piece.index] = (name, arguments + piece.text)
+                    self.pieces.append(piece.text)
 
 
 def reader(
-    form: ReplyFormat, *, in_reasoning: bool = False, sampling: Sampling | None = None, **call: Any
+    form: ReplyFormat,
+    *,
+    in_reasoning: bool = False,
+    sampling: Sampling | None = None,
+    forced: bool = False,
+    **call: Any,
 ) -> ReplyReader:
-    request = GenerationRequest("c", Conversation((), TOOLS), sampling or Sampling())
+    constraint = Constraint("tools", tools=TOOLS, many=True) if forced else None
+    request = GenerationRequest("c", Conversation((), TOOLS), sampling or Sampling(), constraint=constraint)
     return ReplyReader(0, Call("c", (request,), "m", **call), form, in_reasoning=in_reasoning)
 
 

@@ -215,6 +215,53 @@ def test_the_parts_of_a_text_join_to_it(
     assert "".join(part.text for part in parts) == text
 
 
+# --- calls that a grammar holds to their form ---------------------------------------------------------
+
+FORCED = '<tool_call>\n{"name": "f", "arguments": {"p": "\\"}</tool_call>", "q": [{}, "]"]}}\n</tool_call>'
+ARGUMENTS = '{"p": "\\"}</tool_call>", "q": [{}, "]"]}'
+
+
+def test_arguments_are_told_as_they_come() -> None:
+    found = read(HERMES_ONLY, list(FORCED), may_call=True, forced=True)
+    assert found.said == ("", "", [("f", ARGUMENTS)], "tool_calls")
+    assert found.pieces[:8] == list(ARGUMENTS[:8])
+    json.loads(ARGUMENTS)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(0, 2000), max_size=20),
+    st.integers(0, 2 * len(FORCED)),
+    st.sampled_from(["stop", "length"]),
+)
+def test_told_early_or_at_once_a_call_is_the_same_wherever_it_is_cut(
+    places: list[int], size: int, reason: Any
+) -> None:
+    text = (FORCED + FORCED)[:size]
+    how = {"may_call": True, "forced": True, "reason": reason}
+    whole = read(HERMES_ONLY, [text], **how)
+    cut = cut_at(text, places)
+    assert read(HERMES_ONLY, cut[:-1], last=cut[-1] if cut else "", **how).said == whole.said
+    assert read(HERMES_ONLY, list(text), at_once=True, **how).said == whole.said
+    if not whole.calls:
+        assert whole.content == text
+
+
+def test_of_forced_calls_too_only_one_where_only_one_is_wanted() -> None:
+    for texts in (list(FORCED * 2), [FORCED + FORCED[:40], FORCED[40:]], [FORCED * 2]):
+        found = read(HERMES_ONLY, texts, may_call=True, forced=True, one_call=True)
+        assert found.calls == [("f", ARGUMENTS)]
+
+
+def test_a_forced_call_cut_by_the_limit_is_told_as_far_as_it_goes() -> None:
+    found = read(HERMES_ONLY, list(FORCED[:50]), reason="length", may_call=True, forced=True)
+    (call,) = found.calls
+    assert found.said == ("", "", [("f", call[1])], "length")
+    assert ARGUMENTS.startswith(call[1])
+    early = FORCED[:20]
+    assert read(HERMES_ONLY, [early], reason="length", may_call=True, forced=True).content == early
+
+
 # --- grapheme clusters --------------------------------------------------------------------------------
 
 CLUSTERED = ["👨‍👩‍👧", "🏳️‍🌈", "🇩🇪🇫🇷", "שָׁלוֹם", "مَرْحَبًا", "नमस्ते", "👍🏽", "ก็"]

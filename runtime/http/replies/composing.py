@@ -7,15 +7,12 @@ around it: nothing of it is lost.
 
 from __future__ import annotations
 
-from secrets import token_hex
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from ...logs import get_logger
-from ..errors import unknown_tool
 from .attribution import Attribution
+from .calls import Calls
 from .graphemes import settled
-from .pieces import Reasoning, Text, ToolArguments, ToolCallOpened
-from .tool_parsing import BadCallError
+from .pieces import Reasoning, Text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,10 +21,7 @@ if TYPE_CHECKING:
     from .attribution import Fate
     from .marks import Part
     from .pieces import Piece
-    from .tool_parsing import ParsedCall, ToolText
-
-
-_log: Final = get_logger("samovar.replies")
+    from .tool_parsing import ToolText
 
 
 class Composer:
@@ -36,9 +30,7 @@ class Composer:
     def __init__(
         self, request: GenerationRequest, tools: ToolText, *, one_call: bool, in_reasoning: bool
     ) -> None:
-        self._request = request
-        self._tools = tools
-        self._one_call = one_call
+        self.calls = Calls(request, tools, self._put, one_call=one_call)
         self._behind_block = in_reasoning
         self._blank = ""
         self._blank_kind: type[Text | Reasoning] = Text
@@ -46,12 +38,6 @@ class Composer:
         self._kind: type[Text | Reasoning] = Text
         self._words: list[str] = []
         self.attribution = Attribution()
-        self.calls = 0
-
-    @property
-    def complete(self) -> bool:
-        """Whether the reply has all that is wanted of it."""
-        return self._one_call and self.calls > 0
 
     @property
     def settled(self) -> bool:
@@ -68,7 +54,7 @@ class Composer:
     def add(self, parts: Sequence[Part], *, may_open: bool) -> None:
         """Add parts; ``may_open``: another block may follow them. Raises HttpError over an unknown tool."""
         for part in parts:
-            if self.complete:
+            if self.calls.complete:
                 return
             match part.kind:
                 case "content":
@@ -83,8 +69,8 @@ class Composer:
     def end(self, parts: Sequence[Part], *, cut_short: bool) -> None:
         """Add the last parts. A block without an end is a call only if the model ended there by itself."""
         for part in parts:
-            if part.kind == "call" and cut_short and not self.complete:
-                self._exactly(part.text)
+            if part.kind == "call" and not self.calls.complete:
+                self._call(part, cut_short=cut_short and not part.closed)
             else:
                 self.add([part], may_open=True)
         if self._blank and self._blank_kind is Text:
@@ -129,24 +115,15 @@ class Composer:
         self.attribution.became("other" if self._blank_kind is Text else "reasoning", len(self._blank))
         self._blank = ""
 
-    def _call(self, part: Part) -> None:
-        try:
-            calls = self._tools.read(part.body)
-        except BadCallError as error:
-            _log.warning("tool_call_unreadable", generation_id=self._request.id, reason=str(error))
+    def _call(self, part: Part, *, cut_short: bool = False) -> None:
+        if self.calls.close(part, cut_short=cut_short):
+            self._border("other", len(part.text))
+        else:
             self._exactly(part.text)
-            return
-        for call in calls[: 1 if self._one_call else None]:
-            self._make(call)
-        self._border("other", len(part.text))
 
-    def _make(self, call: ParsedCall) -> None:
-        if call.name not in self._tools.names:
-            raise unknown_tool(call.name, self._tools.names, again=_by_chance(self._request))
+    def _put(self, piece: Piece) -> None:
         self._close_words()
-        opened = ToolCallOpened(self.calls, f"call_{token_hex(12)}", call.name)
-        self._pieces += (opened, ToolArguments(self.calls, call.arguments))
-        self.calls += 1
+        self._pieces.append(piece)
 
     def _exactly(self, text: str) -> None:
         text, self._blank = self._blank + text, ""
@@ -162,8 +139,3 @@ class Composer:
 
 def _fate(kind: type[Text | Reasoning]) -> Fate:
     return "content" if kind is Text else "reasoning"
-
-
-def _by_chance(request: GenerationRequest) -> bool:
-    sampling = request.sampling
-    return sampling.seed is None and (sampling.temperature > 0 or not request.temperature_given)

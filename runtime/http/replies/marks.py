@@ -48,6 +48,7 @@ class Splitter:
         self._goes_on = goes_on
         self._held = ""
         self._block: list[str] = []
+        self._grown = 0
         self._fresh = True
         self._state: Kind = "reasoning" if in_reasoning and self._closes else "content"
 
@@ -76,6 +77,11 @@ class Splitter:
             body = "".join(self._block) + held
             return [Part("call", self._call + body, body, closed=False)]
         return [Part(self._state, held)] if held else []
+
+    def grown(self) -> str:
+        """Return what was added to the body of the block that is open, since the last call for it."""
+        added, self._grown = self._block[self._grown :], len(self._block)
+        return "".join(added)
 
     def _cut(self, parts: list[Part]) -> bool:
         """Move one step through what is held; False when no more can be said."""
@@ -124,9 +130,10 @@ class Splitter:
         self._held = self._held[at + len(self._ends) :]
         body = "".join(self._block)
         if self._goes_on(body):
-            self._block = [body, self._ends]
+            self._block.append(self._ends)
             return True
         self._block.clear()
+        self._grown = 0
         self._state = "content"
         parts.append(Part("call", self._call + body + self._ends, body))
         return True

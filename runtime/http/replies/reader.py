@@ -45,7 +45,7 @@ class ReplyReader:
     @property
     def complete(self) -> bool:
         """Whether no more is wanted of the choice than what was read, though it may go on."""
-        return self._composer.complete
+        return self._composer.calls.complete
 
     def read(self, events: Sequence[StreamEvent]) -> Progress:
         """Return what ``events`` add; none of them is a failure. Raises HttpError over an unknown tool."""
@@ -56,13 +56,13 @@ class ReplyReader:
                 self._text(event)
             elif isinstance(event, Finished):
                 end = self._end(event)
-            if self._composer.complete:
+            if self._composer.calls.complete:
                 break
         return self._progress(end)
 
     def ending(self, finished: Finished) -> ChoiceEnd:
         """Return the end of a choice that was read up to ``finished``, or that is ``complete`` before."""
-        called = finished.reason == "stop" and self._composer.calls > 0
+        called = finished.reason == "stop" and self._composer.calls.made > 0
         reasoning_tokens = self._composer.attribution.reasoning_tokens
         return ChoiceEnd("tool_calls" if called else finished.reason, finished, reasoning_tokens)
 
@@ -75,6 +75,7 @@ class ReplyReader:
         attribution.came(delta.text, len(delta.tokens), delta.logprobs)
         parts = self._splitter.add(delta.text)
         composer.add(parts, may_open=self._splitter.may_open)
+        composer.calls.grow(self._splitter.grown())
         self._plain = self._splitter.idle and composer.settled
 
     def _end(self, finished: Finished) -> ChoiceEnd:

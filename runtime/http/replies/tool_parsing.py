@@ -22,7 +22,7 @@ _NO_CALL: Final = (
     TypeError,
     ValueError,
 )
-_JSON_PARSER: Final = "json_tools"
+JSON_PARSER: Final = "json_tools"
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 # The name that mlx-lm's parser of GLM's format gives to text that it cannot read.
 _UNREADABLE: Final = ("unknown", {"raw"})
@@ -47,18 +47,18 @@ class ToolText:
     """
 
     def __init__(self, parser: str, tools: Sequence[Mapping[str, object]]) -> None:
-        self._parser = parser
+        self.parser = parser
         self._tools = list(tools)
         self.names = frozenset(_name_of(tool) for tool in tools)
 
     def goes_on(self, body: str) -> bool:
         """Whether an end mark behind ``body`` is a part of the call: a string of its JSON is still open."""
-        return self._parser == _JSON_PARSER and '"' in _STRING.sub("", body)
+        return self.parser == JSON_PARSER and '"' in _STRING.sub("", body)
 
     def read(self, body: str) -> list[ParsedCall]:
         """Return the calls of a block, at least one. Raises BadCallError if any of them is none."""
         try:
-            found = call_parser(self._parser)(body, self._tools)
+            found = call_parser(self.parser)(body, self._tools)
             calls = cast("list[object]", found) if isinstance(found, list) else [found]
             parsed = [_parsed(call) for call in calls]
         except _NO_CALL as error:
