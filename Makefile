@@ -60,6 +60,7 @@ fuzz: $(VENV)/.installed-dev
 		HYPOTHESIS_PROFILE=fuzz OPENBLAS_NUM_THREADS=1 \
 			$(BIN)/pytest -m hypothesis --timeout=900 $(PARALLEL) $(ARGS) || exit 1; \
 	done
+	$(BIN)/python -m tests.http.fuzz --count 10000 --seed $$$$
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
