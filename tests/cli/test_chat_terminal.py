@@ -99,3 +99,15 @@ def test_a_server_that_is_not_there_ends_it(tmp_path: Path) -> None:
         code, shown = it.end()
     assert code == 1
     assert "is the server running?" in shown
+
+
+def test_an_answer_that_is_interrupted_is_a_failure(tmp_path: Path) -> None:
+    serving = FakeServing(script)
+    with listening(serving) as url:
+        with Terminal(tmp_path, "chat", "--url", url, "go on") as it:
+            it.wait("reply to 1")
+            it.type("\x03")
+            code, shown = it.end()
+        assert (code, "interrupted" in shown, "Traceback" in shown) == (1, True, False)
+    assert len(serving.cancelled) == 1
+    assert not (tmp_path / "samovar").exists()
