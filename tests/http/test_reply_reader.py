@@ -301,7 +301,7 @@ def test_every_parser_of_mlx_lm_loads_and_refuses_nonsense_by_one_error() -> Non
         "minimax_m2",
         "muse_spark",
     )
-    for name in (*names, "pythonic", "qwen3_coder", "mistral", "json_tools"):
+    for name in (*names, "pythonic", "qwen3_coder", "mistral", "json_tools", "of_tomorrow"):
         form = ReplyFormat(ToolFormat("<c>", "</c>", name, native=True))
         for nonsense in ("<c>!</c>", "<c></c>", "<c>{[<</c>"):
             assert read(form, [nonsense], may_call=True).said == (nonsense, "", [], "stop"), name

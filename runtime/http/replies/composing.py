@@ -82,11 +82,14 @@ class Composer:
     def take(self, *, last: bool) -> tuple[Piece, ...]:
         """Return the pieces since the last call; a grapheme cluster that may grow waits unless ``last``."""
         words = "".join(self._words)
+        self._words.clear()
         cut = len(words) if last else settled(words)
-        self._words = [words[:cut]]
-        self._close_words()
-        self._words = [words[cut:]]
-        pieces, self._pieces = tuple(self._pieces), []
+        if cut:
+            self._pieces.append(self._kind(words[:cut]))
+        if cut < len(words):
+            self._words.append(words[cut:])
+        pieces = tuple(self._pieces)
+        self._pieces.clear()
         return pieces
 
     def _flow(self, text: str, kind: type[Text | Reasoning], *, hold: bool) -> None:

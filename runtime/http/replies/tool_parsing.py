@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from ...engine.text.call_parsers import call_parser
+from ...engine.text.call_parsers import UnknownParserError, call_parser
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# What mlx-lm's parsers raise over text that is no call; each has its own ways.
+# What mlx-lm's parsers raise over text that is no call; each has its own ways. Without a parser none is.
 _NO_CALL: Final = (
     ArithmeticError,
     AttributeError,
@@ -20,6 +20,7 @@ _NO_CALL: Final = (
     RecursionError,
     SyntaxError,
     TypeError,
+    UnknownParserError,
     ValueError,
 )
 JSON_PARSER: Final = "json_tools"
