@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.http_parser import RawRequestMessage
 
 from .errors import HttpError
 from .half_close import PatientConnection
@@ -55,6 +56,14 @@ class Connection(PatientConnection):
             max_headers=MAX_HEADERS,
         )
         self._unreadable = unreadable
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes. Tell a handler whose body they break off; aiohttp would let it wait."""
+        super().data_received(data)
+        request = self._current_request
+        broken = bool(self._messages) and not isinstance(self._messages[-1][0], RawRequestMessage)
+        if broken and request is not None and not request.content.is_eof():
+            request.content.set_exception(web.RequestPayloadError("the body's framing is broken"))
 
     def handle_error(
         self,

