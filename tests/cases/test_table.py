@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("README.md")
 SCENARIOS = ROOT.parent / "shared" / "cases" / "scenarios.md"
 CATEGORIES = {
+    "API-compat",
     "cache-correctness",
     "concurrency",
     "config",
