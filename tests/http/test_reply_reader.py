@@ -12,7 +12,7 @@ import regex
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from samovar.runtime.engine.port import Sampling
-from samovar.runtime.engine.prompt import ReplyFormat, ToolFormat
+from samovar.runtime.engine.prompt import PlainText, ReplyFormat, ToolFormat
 from samovar.runtime.http.errors import HttpError
 from samovar.runtime.http.replies.graphemes import settled
 from samovar.runtime.http.replies.marks import Splitter
@@ -117,6 +117,11 @@ def test_a_reply_may_begin_in_reasoning() -> None:
     ):
         assert read(THINKER, list(text), in_reasoning=True).said == (content, reasoning, [], "stop")
     assert read(PLAIN, ["hm"], in_reasoning=True).content == "hm"
+
+
+def test_what_goes_on_from_a_text_is_text() -> None:
+    text = "<think>a</think> " + GOOD
+    assert read(THINKER, list(text), prompt=PlainText("Once")).said == (text, "", [], "stop")
 
 
 def test_calls_are_read_only_where_they_may_be_made() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...engine.port import Delta, Finished
 from ...engine.prompt import PLAIN_REPLIES, Conversation
+from ...engine.prompt import PLAIN_REPLIES, Conversation
 from .composing import Composer
 from .marks import Splitter
 from .pieces import ChoiceEnd, Progress
@@ -30,15 +31,16 @@ class ReplyReader:
     def __init__(self, index: int, call: Call, form: ReplyFormat, *, in_reasoning: bool) -> None:
         if not isinstance(call.request.prompt, Conversation):
             form = PLAIN_REPLIES  # text that goes on from text has no parts
+        request = call.requests[index]
+        if not isinstance(request.prompt, Conversation):
+            form = PLAIN_REPLIES  # what goes on from a text is text, marks and all
         tools = ToolText(form.tools.parser, call.tools)
         in_reasoning = in_reasoning and form.reasoning is not None
         self._index = index
         self._splitter = Splitter(
             form, may_call=call.may_call, in_reasoning=in_reasoning, goes_on=tools.goes_on
         )
-        self._composer = Composer(
-            call.requests[index], tools, one_call=call.one_call, in_reasoning=in_reasoning
-        )
+        self._composer = Composer(request, tools, one_call=call.one_call, in_reasoning=in_reasoning)
         self._plain = self._splitter.idle
         self.tokens = 0
 
