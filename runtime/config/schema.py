@@ -7,19 +7,31 @@ seconds, percentages fractions of one. Immutable; any thread.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING
 
 from .compounds import Either, ListOf, TableOf
-from .folders import kv_folder
-from .kinds import Choice, Flag, Int, Kind, Text
-from .quantities import Duration, Percent, Size
+from .declare import GIB, MIB, PATH_PATTERN, key
+from .kinds import Choice, Flag, Int, Text
+from .quantities import Duration, Size
+from .schema_cache import Cache, Checkpoint, Ram, Ssd
 
-T = TypeVar("T")
-GIB = 2**30
-MIB = 2**20
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "Cache",
+    "Checkpoint",
+    "Config",
+    "Kv",
+    "Lanes",
+    "Logging",
+    "Metrics",
+    "Model",
+    "Ram",
+    "Server",
+    "Ssd",
+]
 
 PREFILL_CHUNK = 2048
 PREFILL_CHUNK_CPU = 512
@@ -27,17 +39,7 @@ SECRET_KEY = Text(
     'a key of visible characters without spaces, or "sha256:" and the 64 hexadecimal digits of its digest',
     r"(?!sha256:)[!-~]+|sha256:[0-9a-fA-F]{64}",
 )
-# What shells and browsers would expand must not become the name of a folder in the working directory.
-PATH_PATTERN = r"(?!file:)[^$\x00-\x1f\x7f]+"
 KV_SCHEME = r"bf16|kv8|kv4|config|turbo:k[2458]v[23458]"
-
-
-def key(kind: Kind[Any], default: T, doc: str, *, secret: bool = False) -> T:
-    """Declare a key. ``secret`` values are never printed."""
-    metadata = {"kind": kind, "doc": doc, "secret": secret, "default": default}
-    if isinstance(default, Hashable):
-        return cast("T", field(default=default, metadata=metadata))
-    return cast("T", field(default_factory=lambda: default, metadata=metadata))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,88 +169,6 @@ class Kv:
         Choice((32, 64, 128)), 64, "Most values that share one scale in a quantised scheme."
     )
     start: int = key(Int(0, 2**24), 0, "Tokens kept unquantised before a quantised scheme sets in.")
-
-
-@dataclass(frozen=True, slots=True)
-class Ram:
-    """The prefix cache in memory."""
-
-    max: int = key(Size(zero_means="no cache"), 8 * GIB, 'Target size; "0" switches the cache off.')
-    hard_max: int | None = key(
-        Either(Size(), "auto", "one and a half times max"),
-        None,
-        "Above this, entries go even if not yet on disk.",
-    )
-    pressure: float = key(
-        Percent(least=0.1), 0.85, "Share of the device's memory at which the cache starts to give way."
-    )
-    min_tokens: int = key(Int(1, 2**24), 32, "Shortest prefix worth keeping.")
-    retention: str = key(Choice(("lru", "cost-size")), "lru", "Which entry leaves first.")
-
-    @property
-    def hard_max_bytes(self) -> int:
-        """The hard ceiling, with "auto" resolved."""
-        return self.max + self.max // 2 if self.hard_max is None else self.hard_max
-
-
-@dataclass(frozen=True, slots=True)
-class Ssd:
-    """The prefix cache on disk, which outlives a restart."""
-
-    dir: str = key(
-        Text('a folder without "$" or "file:", "auto" (the user\'s cache folder) or "off"', PATH_PATTERN),
-        "auto",
-        'A folder, "auto", or "off".',
-    )
-    max: int = key(Size(least=MIB), 20 * GIB, "Target size.")
-    free_floor: float = key(Percent(most=0.9), 0.05, "Share of the file system that stays free.")
-    demote_idle: float = key(
-        Duration(zero_means="never"),
-        300.0,
-        "Entries idle for this long leave memory for the disk; 0 for never.",
-    )
-    verify: str = key(
-        Choice(("fast", "full", "off")),
-        "fast",
-        "Check restored data: fast checksum, cryptographic hash, or not.",
-    )
-    write_behind: bool = key(
-        Flag(), default=True, doc="Write what is published in the background; else at eviction and flush."
-    )
-    layout: str = key(Choice(("whole", "blocks", "delta")), "whole", "How a checkpoint lies on disk.")
-    writers: int = key(Int(1, 64), 2, "Threads that write.")
-    readers: int = key(Int(1, 64), 2, "Threads that restore.")
-    restore_min_tokens: int = key(Int(1, 2**24), 32, "Shortest prefix worth a restore.")
-
-    @property
-    def enabled(self) -> bool:
-        """Whether there is a disk cache."""
-        return self.dir != "off"
-
-    def folder(self) -> Path | None:
-        """Return the folder, absolute, ``~`` and "auto" resolved, or None when off.
-
-        Raises RuntimeError for the home of a user that does not exist.
-        """
-        if not self.enabled:
-            return None
-        return kv_folder() if self.dir == "auto" else Path(self.dir).expanduser().absolute()
-
-
-@dataclass(frozen=True, slots=True)
-class Cache:
-    """The prompt cache, in two tiers."""
-
-    ram: Ram = field(default_factory=Ram)
-    ssd: Ssd = field(default_factory=Ssd)
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Checkpoints of replies in the making, so that a crash does not lose them."""
-
-    interval_tokens: int = key(Int(0, 2**24), 0, "Tokens between two checkpoints of a reply; 0 for none.")
-    queue: int = key(Size(least=MIB), 2 * GIB, "Bytes of checkpoints that may wait for the disk.")
 
 
 @dataclass(frozen=True, slots=True)
