@@ -15,7 +15,7 @@ from samovar.runtime.engine.batching.backend import BackendOptions, MlxBackend
 from samovar.runtime.engine.memory import MlxMemoryGauge
 from samovar.runtime.engine.models.batchable import always_trims
 from samovar.runtime.engine.port import ModelInfo
-from samovar.runtime.engine.prompt import Constraint, Prompt, RenderedPrompt
+from samovar.runtime.engine.prompt import Constraint, Conversation, GivenIds, Prompt, RenderedPrompt
 from samovar.runtime.engine.state.accounting import SAMPLE_TOKENS, kv_cost, layout_of, signatures_of
 from samovar.runtime.engine.state.restore import MlxRestorer
 from samovar.runtime.engine.state.scheme import KvChoice, KvScheme
@@ -54,11 +54,14 @@ class CharacterDetokenizer:
 
 
 class CharacterCodec:
-    """Renders ``<turn>role:content<end>`` for each message, then ``<turn>assistant:``."""
+    """Renders ``<turn>role:content<end>`` for each message, then ``<turn>assistant:``; no constraints."""
 
     end_tokens = frozenset((END,))
 
     def render(self, prompt: Prompt, constraint: Constraint | None = None) -> RenderedPrompt:
+        if not isinstance(prompt, Conversation):
+            given = prompt.tokens if isinstance(prompt, GivenIds) else self.encode(prompt.text)
+            return RenderedPrompt(TokenIds.of(given), len(given))
         ids: list[int] = []
         for message in messages_of(prompt):
             ids += [TURN, *self.encode(f"{message['role']}:{message['content']}"), END]
