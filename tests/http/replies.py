@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from samovar.actors.stream import RequestStream, StreamEvent
+    from samovar.runtime.engine.prompt import Prompt
     from samovar.runtime.http.replies.pieces import ChoiceEnd, Progress
 
 THINK = ("<think>", "</think>")
@@ -93,10 +94,13 @@ def reader(
     in_reasoning: bool = False,
     sampling: Sampling | None = None,
     forced: bool = False,
+    prompt: Prompt | None = None,
     **call: Any,
 ) -> ReplyReader:
     constraint = Constraint("tools", tools=TOOLS, many=True) if forced else None
-    request = GenerationRequest("c", Conversation((), TOOLS), sampling or Sampling(), constraint=constraint)
+    request = GenerationRequest(
+        "c", prompt or Conversation((), TOOLS), sampling or Sampling(), constraint=constraint
+    )
     return ReplyReader(0, Call("c", (request,), "m", **call), form, in_reasoning=in_reasoning)
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from ...engine.port import Delta, Finished
 from ...engine.prompt import PLAIN_REPLIES, Conversation
-from ...engine.prompt import PLAIN_REPLIES, Conversation
 from .composing import Composer
 from .marks import Splitter
 from .pieces import ChoiceEnd, Progress
@@ -29,11 +28,9 @@ class ReplyReader:
     """
 
     def __init__(self, index: int, call: Call, form: ReplyFormat, *, in_reasoning: bool) -> None:
-        if not isinstance(call.request.prompt, Conversation):
-            form = PLAIN_REPLIES  # text that goes on from text has no parts
         request = call.requests[index]
         if not isinstance(request.prompt, Conversation):
-            form = PLAIN_REPLIES  # what goes on from a text is text, marks and all
+            form = PLAIN_REPLIES  # text that goes on from text has no parts
         tools = ToolText(form.tools.parser, call.tools)
         in_reasoning = in_reasoning and form.reasoning is not None
         self._index = index
