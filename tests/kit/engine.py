@@ -88,7 +88,7 @@ class FakeEngine:
     the next step of whichever backend raise it. Everything may be called from any thread.
 
     A row publishes its prompt and its run as states of ``token_bytes`` a token; one that is lent a state
-    whose bytes or tokens are wrong fails, as does one that is resumed behind tokens that it never emitted.
+    whose bytes, tokens, namespace or length are wrong fails, as does one that is resumed behind tokens that it never emitted.
     ``prefill_tokens``: how many a step prefills.
     """
 
@@ -118,6 +118,11 @@ class FakeEngine:
     def token(self, row: RowRequest, n: int) -> int:
         """Return the n-th token of a row's reply: it follows from prompt and place alone."""
         return (row.tokens[0] + len(row.tokens) + n) % 256
+
+    def state(self, row: RowRequest, tokens: Sequence[int]) -> FakeState:
+        """Return what a row publishes after ``tokens``. On the lane's thread."""
+        ids = TokenIds.of(tokens)
+        return FakeState.of(ids, self.token_bytes, trims=self.trims, namespace=row.namespace)
 
     def fault(self, phase: Phase, rows: Sequence[RowRequest]) -> Exception | None:
         """Return what a phase of a step raises, given the rows that it is about. On the lane's thread."""
@@ -263,6 +268,12 @@ class FakeBackend:
         assert isinstance(state, FakeState)
         if state.spec.tokens.tolist()[: row.cached] != row.context[: row.cached]:
             return "the state is of other tokens"
+        if state.spec.namespace != request.namespace:
+            return f"the state is of namespace {state.spec.namespace!r}"
+        if row.cached >= len(row.context):
+            return "no token is left to compute"
+        if not state.spec.serves(row.cached):
+            return f"the state cannot serve {row.cached} tokens"
         return state.wrong()
 
     def _prefill(self, row: _Row) -> list[RowEvent]:
@@ -282,8 +293,7 @@ class FakeBackend:
         if not row.request.publish:
             return []
         self._begin("publish", [row])
-        state = FakeState.of(TokenIds.of(tokens), self._engine.token_bytes, trims=self._engine.trims)
-        return [Published(row.request.id, state, provisional)]
+        return [Published(row.request.id, self._engine.state(row.request, tokens), provisional)]
 
     def figures(self) -> LaneFigures:
         return LaneFigures(

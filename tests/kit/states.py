@@ -15,7 +15,7 @@ SIGNATURE = "fake:tokens"
 
 
 class FakeState:
-    """``token_bytes`` a token: the ids over and over. Two tensors, the second in two segments."""
+    """``token_bytes`` a token: namespace and ids over and over. Two tensors, the second in two segments."""
 
     def __init__(self, spec: CheckpointSpec, data: list[bytearray]) -> None:
         self.spec = spec
@@ -23,14 +23,21 @@ class FakeState:
         self.held_bytes = sum(len(each) for each in data)
 
     @classmethod
-    def of(cls, tokens: TokenIds, token_bytes: int, *, trims: bool) -> FakeState:
+    def of(
+        cls,
+        tokens: TokenIds,
+        token_bytes: int,
+        *,
+        trims: bool,
+        namespace: str = "",
+        reusable_from: int = 0,
+    ) -> FakeState:
         """Return the right state of ``tokens``."""
         size = len(tokens) * token_bytes
         tensors = (TensorSpec("ids", "uint32", (len(tokens),)), TensorSpec("state", "uint8", (size,)))
-        layer = LayerSpec(SIGNATURE, len(tokens), trims, tensors=tensors)
-        pattern = tokens.to_bytes()
-        state = bytearray((pattern * (size // len(pattern) + 1))[:size])
-        return cls(CheckpointSpec(tokens, "", (layer,)), [bytearray(pattern), state])
+        layer = LayerSpec(SIGNATURE, len(tokens), trims, reusable_from, tensors=tensors)
+        spec = CheckpointSpec(tokens, namespace, (layer,))
+        return cls(spec, [bytearray(tokens.to_bytes()), bytearray(_pattern(spec, size))])
 
     def segments(self) -> Segments:
         ids, state = (memoryview(each).toreadonly() for each in self.data)
@@ -40,12 +47,16 @@ class FakeState:
     def wrong(self) -> str | None:
         """Say what is wrong with its bytes."""
         ids, state = self.data
-        pattern = self.spec.tokens.to_bytes()
-        if bytes(ids) != pattern:
+        if bytes(ids) != self.spec.tokens.to_bytes():
             return "the ids are not those of its key"
-        if bytes(state) != (pattern * (len(state) // len(pattern) + 1))[: len(state)]:
+        if bytes(state) != _pattern(self.spec, len(state)):
             return "the state is torn"
         return None
+
+
+def _pattern(spec: CheckpointSpec, size: int) -> bytes:
+    pattern = spec.namespace.encode() + spec.tokens.to_bytes()
+    return (pattern * (size // len(pattern) + 1))[:size]
 
 
 class FakeTarget:

@@ -1,0 +1,259 @@
+"""What must hold of a tree: at any moment, at rest, of a flush, and of a process that has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from samovar.runtime.engine.errors import LaneStepFailed
+from samovar.runtime.kernel import AskError, InjectedCrash
+from samovar.runtime.kernel.errors import RestartStorm
+
+from tests.kit.faults import PowerLoss
+
+from .books import ID_BYTES, uncovered
+from .client import Call
+from .engine import Planned
+from .plan import Turn
+
+if TYPE_CHECKING:
+    from samovar.runtime.kernel import DeadLetter
+
+    from .books import Key
+    from .process import Process
+    from .world import World
+
+ASK_S = 1000.0
+ROUNDS = 400
+GO_ON = 3
+AT_REST_ONLY = ("storage/archive",)
+"""Their books are also changed on a thread of theirs."""
+
+
+# -- at any moment
+
+
+async def watch(world: World) -> None:
+    """Compare the books of all actors, and their counters, now and then."""
+    while True:
+        await asyncio.sleep(world.chance.uniform(0.02, 0.1 * world.plan.lasts_s))
+        process = world.process
+        if process is not None and not process.stopping:
+            integrity(world, process, at_rest=False)
+            await _counters(world, process)
+            world.judge()
+
+
+def integrity(world: World, process: Process, *, at_rest: bool) -> None:
+    """Let every actor that runs look at its own books."""
+    for path in list(process.actors):
+        actor = process.running(path)
+        if actor is None or (path in AT_REST_ONLY and not at_rest):
+            continue
+        check = getattr(actor, "check_integrity", None)
+        if check is not None:
+            try:
+                check()
+            except AssertionError as error:
+                world.books.wrong(f"{path}: {error!r}")
+    directory, shape = process.directory, world.plan.shape
+    if directory is not None and not world.disk_trouble and process.running("storage/archive"):
+        total = directory.figures().total_bytes
+        if total > shape.ssd_bytes:
+            world.books.wrong(f"the disk tier takes {total} of {shape.ssd_bytes} bytes")
+
+
+async def _counters(world: World, process: Process) -> None:
+    stats = await process.tree.serving.stats()
+    if process is world.process:
+        process.counters.look(stats, world.books)
+
+
+# -- at rest
+
+
+async def at_rest(world: World) -> None:
+    """Wait until nothing goes on any more, then compare everything."""
+    world.heal()
+    process = await world.serving()
+    for _ in range(ROUNDS):
+        await asyncio.sleep(0.25)
+        process = await world.serving()
+        if await _rests(world, process):
+            break
+    else:
+        world.books.wrong(f"it never comes to rest: {_busy(world, process)}")
+        world.judge()
+    integrity(world, process, at_rest=True)
+    await _check_rest(world, process)
+    await _counters(world, process)
+    world.judge()
+    await flushed(world, process, 600.0, must=True)
+    _check_disk(world, process)
+    world.judge()
+
+
+async def _rests(world: World, process: Process) -> bool:
+    if not process.system.running or process.calls or not world.turns.idle():
+        return False
+    if any(each.open_asks or each.depth for each in process.system.figures() if each.path != "monitor"):
+        return False
+    try:
+        requests = await process.tree.scheduler.figures(ASK_S)
+    except AskError:
+        return False
+    return (requests.queued, requests.running) == (0, 0)
+
+
+def _busy(world: World, process: Process) -> list[str]:
+    busy = [
+        f"{each.path} {each.state} {each.depth} waiting, {each.open_asks} asked"
+        for each in process.system.figures()
+        if each.state != "running" or each.depth or each.open_asks
+    ]
+    return [*busy, f"{len(process.calls)} calls", f"threads idle: {world.turns.idle()}"]
+
+
+async def _check_rest(world: World, process: Process) -> None:
+    wrong = world.books.wrong
+    for stream in process.streams:
+        if stream.terminal is None:
+            wrong(f"{stream.id} has no end")
+    requests = await process.tree.scheduler.figures(ASK_S)
+    ended = requests.finished + requests.cancelled + requests.failed
+    if requests.admitted > ended:
+        wrong(f"of {requests.admitted} admitted requests {ended} have ended")
+    if process.tree.tiers is None:
+        return
+    held = await process.tree.tiers.residency.figures(ASK_S)
+    if held.leases or held.waiting or held.restoring:
+        wrong(f"at rest, and {held.leases} leases, {held.waiting} waiting, {held.restoring} restoring")
+    if held.bytes > world.plan.shape.hard_bytes:
+        wrong(f"{held.bytes} bytes in RAM")
+    for path, actor in process.actors.items():
+        if path.startswith("serving/lanes/") and actor._rows:  # type: ignore[attr-defined]
+            wrong(f"{path} still has rows: {list(actor._rows)}")  # type: ignore[attr-defined]
+
+
+def _check_disk(world: World, process: Process) -> None:
+    """Files and figures agree, nothing in RAM passes for durable that is not, nothing is over the cap."""
+    residency, directory = process.running("serving/residency"), process.directory
+    if directory is None or residency is None:
+        return
+    durable = [(e.namespace, e.tokens.to_bytes()) for e in residency._ram.entries if e.durable]
+    if lost := uncovered(durable, directory.entries()):
+        world.books.wrong(f"durable in RAM and not on disk: {_lengths(lost)}")
+    if lost := uncovered(world.books.acknowledged, directory.entries()):
+        world.books.wrong(f"acknowledged and not on disk: {_lengths(lost)}")
+    kept = sum(len(data) for path, data in world.disk.files().items() if path.suffix in {".kv", ".tmp"})
+    figures = directory.figures()
+    known = figures.total_bytes + figures.foreign_bytes
+    if kept > known and not world.books.unreadable:
+        world.books.wrong(f"{kept} bytes of files, of which {known} are known: {figures}")
+
+
+def _lengths(keys: list[Key]) -> list[int]:
+    return sorted(len(key[1]) // ID_BYTES for key in keys)
+
+
+# -- a flush
+
+
+async def flushed(world: World, process: Process, timeout_s: float, *, must: bool = False) -> None:
+    """Flush, and hold the report against what is there."""
+    cache, books = process.tree.cache, world.books
+    owed, failures, clears = held_keys(process), len(process.failures), len(world.clears)
+    gone = sum(books.left.values())
+    if cache is None:
+        return
+    try:
+        report = await cache.flush(timeout_s)
+    except AskError as error:
+        if must:
+            books.wrong(f"a flush at rest: {error!r}")
+        return
+    if report.durable != (report.reason is None) or report.elapsed_ms > 1000.0 * (timeout_s + 2.0):
+        books.wrong(f"it contradicts itself: {report}")
+    disturbed = len(process.failures) > failures or len(world.clears) > clears or not process.present
+    if report.durable and not disturbed and process.directory is not None:
+        left = gone != sum(books.left.values())
+        lost = uncovered(owed, process.directory.entries())
+        if lost and not left:
+            books.wrong(f"flushed as durable and not there: {_lengths(lost)}")
+        for key in owed:
+            if key not in lost and uncovered([key], books.rotten):
+                books.acknowledged[key] = None
+    if must and not report.durable and world.plan.shape.ssd and not books.may_evict:
+        books.wrong(f"at rest, and not durable: {report}")
+    world.covered(f"flush {'durable' if report.durable else 'not durable'}")
+
+
+def held_keys(process: Process) -> list[Key]:
+    """Return what residency holds now."""
+    residency = process.running("serving/residency")
+    entries = () if residency is None else residency._ram.entries
+    return [(entry.namespace, entry.tokens.to_bytes()) for entry in entries]
+
+
+def of_durable(world: World, process: Process, why: str) -> None:
+    """Everything that residency holds is on disk, but for what its cap does not take."""
+    directory = process.directory
+    if directory is None or world.books.may_evict:
+        return
+    held = held_keys(process)
+    if lost := uncovered(held, directory.entries()):
+        world.books.wrong(f"{why}, and not on disk: {_lengths(lost)}")
+
+
+# -- a process that has ended
+
+
+def of_ended(world: World, process: Process) -> None:
+    """Whatever failed did so by plan, and every dead letter has its reason."""
+    wrong, failed = world.books.wrong, {failure.path for failure in process.failures}
+    for failure in process.failures:
+        if not _planned(failure.error):
+            wrong(f"{failure!s} is no fault of the plan: {failure.error!r} {failure.error.__cause__!r}")
+    for letter in process.letters:
+        if not _explained(letter, failed, process):
+            wrong(f"a dead letter for no reason: {letter.path} {letter.reason} {type(letter.message).__name__}")
+    if process.given_up and not process.failures:
+        wrong(f"{process.given_up} gave up without a failure")
+    if process.stuck and not process.stuck_allowed:
+        wrong(f"it would not stop: {process.stuck}")
+
+
+def _planned(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, InjectedCrash | Planned | PowerLoss | OSError):
+            return True
+        if not isinstance(error, LaneStepFailed | RestartStorm) and error.__cause__ is None:
+            return False
+        error = error.__cause__
+    return False
+
+
+def _explained(letter: DeadLetter, failed: set[str], process: Process) -> bool:
+    match letter.reason:
+        case "crashed" | "dropped":
+            return letter.path in failed
+        case "gone":
+            return process.stopping or bool(failed)
+        case _:
+            return False
+
+
+# -- afterwards
+
+
+async def go_on(world: World) -> None:
+    """Take up old conversations on the last process: they are answered rightly, from whatever is left."""
+    process = await world.serving()
+    turn = Turn("and then?", 6, 0.0)
+    for client, history in list(world.last_prompts.values())[:GO_ON]:
+        calmer = replace(client, turns=())
+        call = Call(world, calmer, turn, list(history), f"{client.name}.after")
+        outcome: Any = await call.make(process)
+        if outcome not in {"finished", "refused", "failed"}:
+            world.books.wrong(f"{call.id} {outcome}")
