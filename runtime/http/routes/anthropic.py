@@ -14,17 +14,16 @@ from ....actors.requests import Refused
 from ..anthropic.events import EventEncoder
 from ..anthropic.translation import counted_request, message_call
 from ..anthropic.whole import WholeMessage
-from ..body import read_object
+from ..body import read_as
 from ..errors import not_ready, refusal
 from ..events import EventStream
 from ..exchange import EXCHANGE
 from ..replies.choices import Generation
 from ..schema.anthropic import CountBody, MessagesBody
-from ..schema.base import parse
+from ..schema.base import M, parse
 
 if TYPE_CHECKING:
     from ...metrics import Metrics
-    from ..body import JsonObject
     from ..options import HttpOptions
     from ..serving import Serving
 
@@ -46,7 +45,7 @@ class AnthropicRoutes:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Answer with one message. The generation is cancelled on every way out but its own end."""
-        body = parse(MessagesBody, await self._body(request))
+        body = await self._body(request, MessagesBody)
         call = message_call(body, request.headers, self._serving.model(), self._serving.aliases())
         generation = Generation(self._serving, self._metrics, request[EXCHANGE], call)
         thoughts = body.thinking is None or body.thinking.display != "omitted"
@@ -56,18 +55,18 @@ class AnthropicRoutes:
 
     async def count_tokens(self, request: web.Request) -> web.Response:
         """Answer with the length of the prompt that the same body would give a message."""
-        body = parse(CountBody, await self._body(request))
+        body = await self._body(request, CountBody)
         counted = counted_request(body, self._serving.model(), self._serving.aliases())
         answer = await self._serving.count_tokens(counted)
         if isinstance(answer, Refused):
             raise refusal(answer)
         return _json(orjson.dumps({"input_tokens": answer}))
 
-    async def _body(self, request: web.Request) -> JsonObject:
+    async def _body(self, request: web.Request, model: type[M]) -> M:
         readiness = self._serving.readiness()
         if not readiness.accepting:
             raise not_ready(draining=readiness.draining, retry_after_s=readiness.retry_after_s)
-        return await read_object(request, self._options.max_body_bytes)
+        return await read_as(request, self._options.max_body_bytes, lambda body: parse(model, body))
 
     async def _streamed(
         self, request: web.Request, generation: Generation, encoder: EventEncoder
