@@ -35,6 +35,7 @@ def test_any_chunking_gives_what_the_whole_text_gives(text: str, stops: list[str
         assert wanted.startswith(shown), "a character behind the cut leaked"
     assert shown + matcher.flush() == wanted
     assert matcher.matched == matched
+    assert (matcher.stopped_by in stops) == matched
 
 
 @given(texts, stop_lists)
