@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import TYPE_CHECKING, Any
 
 from samovar.runtime.kernel import AskError
@@ -80,6 +81,7 @@ async def _disk_fault(
 
     world.covered(f"fault {kind}")
     world.rough = True
+    world.books.may_evict |= number == errno.ENOSPC  # whoever says so is made room for
     world.books.unreadable |= kind in {"open", "read"}
     disk = world.disk
     fault = disk.fail_when(strikes, number, times=times)

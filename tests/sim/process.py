@@ -88,7 +88,7 @@ class Process:
         self.crashes: dict[str, int] = {}
         self.directory: CheckpointDirectory | None = None
         self.streams: list[RequestStream] = []
-        self.stopping = self.stuck_allowed = False
+        self.stopping = self.stuck_allowed = self.confessed = False
         plan = world.plan
         self.engine = SimEngine(plan, world.turns, Random(number), self._heard)
         self._seed = plan.seed + number
@@ -201,6 +201,12 @@ class Process:
         """Return the actor at ``path``; None while it does not run."""
         node = self.system._nodes.get(path)
         return self.actors.get(path) if node is not None and node.state == "running" else None
+
+    @property
+    def lost(self) -> int:
+        """How many entries RAM let go before they were durable."""
+        residency = self.actors.get("serving/residency")
+        return 0 if residency is None else residency._counts.lost  # type: ignore[attr-defined]
 
     def paths(self) -> list[str]:
         """Return all actors and supervisors but the root."""

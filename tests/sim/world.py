@@ -180,11 +180,11 @@ class World:
         self.covered(f"exit {code}")
         if code == 0:
             checks.of_durable(self, process, "stopped with 0")
-        elif calm and timeout_s > 60.0 and not self.books.may_evict and not self._rough_since(process):
+        elif calm and timeout_s > 60.0 and not (self.books.may_evict or self._rough_since(process)):
             self.books.wrong("it stopped with 1, and nothing was wrong")
 
     def _rough_since(self, process: Process) -> bool:
-        return self.rough or self.disk_trouble or bool(process.failures)
+        return self.rough or self.disk_trouble or bool(process.failures or process.lost)
 
     async def _fallen(self, process: Process, how: End, seed: int) -> FaultDisk:
         """Take a process down; return the disk that the next one finds."""
@@ -227,13 +227,13 @@ class World:
         self.judge()
 
     async def _heal_at_last(self) -> None:
-        await asyncio.sleep(self.plan.lasts_s + 6.0)
+        await asyncio.sleep(self.plan.lasts_s + 1.0)
         self.heal()
 
     async def _close(self) -> None:
         process = await self.serving()
         code = await end_in_order(process.tree, 120.0)
-        if code != 0 and not self.books.may_evict:
+        if code != 0 and not (self.books.may_evict or process.lost):
             self.books.wrong("the last stop did not bring everything to disk")
         self.process = None
         await process.end()
