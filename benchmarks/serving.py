@@ -150,7 +150,7 @@ def record(
     samples = {contender.peer.name: contender.samples for contender in contenders}
     return {
         "benchmark": "serving",
-        "command": " ".join(["python -m benchmarks.serving", *_shown(sys.argv[1:])]),
+        "command": " ".join(["python -m benchmarks.serving", *shown(sys.argv[1:])]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {"cores": os.cpu_count(), "arch": platform.machine(), "python": platform.python_version()},
         "took_s": round(took_s),
@@ -161,8 +161,8 @@ def record(
         "figures": {
             line.figure.label: {
                 "unit": line.figure.unit,
-                "values": _rounded(line.values),
-                "ratios": _rounded(line.ratios),
+                "values": rounded(line.values),
+                "ratios": rounded(line.ratios),
                 "goal": "ahead of every one",
                 "met": line.ahead,
             }
@@ -172,7 +172,7 @@ def record(
         "servers": {
             each.peer.name: {
                 "versions": each.versions,
-                "command": " ".join(_shown(each.command)),
+                "command": " ".join(shown(each.command)),
                 "notes": each.notes,
                 "samples": {
                     name: [round(value, 4) for value in values] for name, values in each.samples.items()
@@ -184,11 +184,11 @@ def record(
     }
 
 
-def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+def rounded(values: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 4) for name, value in values.items()}
 
 
-def _shown(arguments: list[str]) -> list[str]:
+def shown(arguments: list[str]) -> list[str]:
     """Leave the folders of this machine out of what is recorded."""
     return [Path(each).name if "/" in each else each for each in arguments]
 

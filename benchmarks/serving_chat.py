@@ -76,12 +76,16 @@ class Prompts:
 
 @dataclass
 class Reply:
-    """One streamed reply: when it was asked for and when each piece of text came (s, one clock)."""
+    """One streamed reply: when it was asked for and when each piece of text came (s, one clock).
+
+    ``cached_tokens``: how much of the prompt the server says it had; None where it does not say.
+    """
 
     asked_s: float
     pieces_s: list[float] = field(default_factory=list)
     ended_s: float = 0.0
     prompt_tokens: int = 0
+    cached_tokens: int | None = None
     tokens: int = 0
     text: str = ""
 
@@ -162,6 +166,7 @@ def _note(reply: Reply, event: dict[str, Any]) -> bool:
     if usage := event.get("usage"):
         reply.prompt_tokens = int(usage.get("prompt_tokens") or 0)
         reply.tokens = int(usage.get("completion_tokens") or 0)
+        reply.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     choices = event.get("choices")
     delta: dict[str, Any] = (choices[0].get("delta") or {}) if choices else {}
     text = delta.get("content")

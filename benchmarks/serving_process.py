@@ -44,12 +44,27 @@ class Process:
 
     def __exit__(self, *_: object) -> None:
         """End the process and whatever it has started: politely, then by force."""
-        self._signal(signal.SIGTERM)
+        self.end(signal.SIGTERM, STOP_S)
+        self.close()
+
+    def end(self, number: signal.Signals, within_s: float) -> bool:
+        """Signal the group and wait; False if it took longer than ``within_s`` and was ended by force."""
+        self._signal(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_S)
+            self._process.wait(within_s)
+        in_time = not self.alive
         self._signal(signal.SIGKILL)
         self._process.wait()
+        return in_time
+
+    def close(self) -> None:
+        """Close the file of its output, once it has ended."""
         self._output.close()
+
+    @property
+    def pid(self) -> int:
+        """The id of the process that was started; also of its group."""
+        return self._process.pid
 
     @property
     def alive(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from .serving_measures import Samples
 
@@ -21,7 +21,7 @@ SHORT_TTFT_S = 1.5
 EIGHT_TIMES = 3.0
 
 
-def _p95(samples: list[float]) -> float:
+def p95(samples: list[float]) -> float:
     ordered = sorted(samples)
     return ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))]
 
@@ -45,7 +45,7 @@ FIGURES = (
     Figure("decode, 4 streams", "decode_4", "tok/s", more=True),
     Figure("decode, 8 streams", "decode_8", "tok/s", more=True),
     Figure("short TTFT under load, p50", "load_ttft_s", "s", more=False),
-    Figure("short TTFT under load, p95", "load_ttft_s", "s", more=False, of=_p95),
+    Figure("short TTFT under load, p95", "load_ttft_s", "s", more=False, of=p95),
     Figure("worst gap beside a long prompt", "gap_s", "s", more=False, of=max),
     Figure("short TTFT beside it", "short_ttft_s", "s", more=False),
     Figure("TTFT of that long prompt", "long_ttft_s", "s", more=False),
@@ -77,10 +77,10 @@ class Goal:
     met: bool | None
 
 
-def lines(samples: Mapping[str, Samples]) -> list[Line]:
+def lines(samples: Mapping[str, Samples], figures: Iterable[Figure] = FIGURES) -> list[Line]:
     """Return the figures that at least one server has."""
     found: list[Line] = []
-    for figure in FIGURES:
+    for figure in figures:
         values = {
             name: figure.of(own[figure.samples]) for name, own in samples.items() if own.get(figure.samples)
         }
@@ -121,7 +121,7 @@ def show(found: list[Line], reached: list[Goal], servers: list[str]) -> str:
         rows.append(f"{label:<36}{cells}   {_verdict(line.ahead)}")
     rows.append("(in brackets: how many times better Samovar is)")
     for goal in reached:
-        measured, bound = (_number(each) for each in (goal.measured, goal.bound))
+        measured, bound = (number(each) for each in (goal.measured, goal.bound))
         rows.append(f"goal: {goal.text:<46} {measured:>8} (bound {bound}) {_verdict(goal.met)}")
     return "\n".join(rows)
 
@@ -131,7 +131,8 @@ def _ratios(figure: Figure, values: Mapping[str, float]) -> dict[str, float]:
         return {}
     ours = values[OURS]
     others = {name: value for name, value in values.items() if name != OURS}
-    return {name: ours / value if figure.more else value / ours for name, value in others.items()}
+    pairs = {name: (ours, value) if figure.more else (value, ours) for name, value in others.items()}
+    return {name: upper / lower for name, (upper, lower) in pairs.items() if lower > 0.0}
 
 
 def _figure(
@@ -152,10 +153,10 @@ def _cell(line: Line, name: str) -> str:
     if name not in line.values:
         return "-"
     ratio = f" ({line.ratios[name]:.2f})" if name in line.ratios else ""
-    return f"{_number(line.values[name])}{ratio}"
+    return f"{number(line.values[name])}{ratio}"
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.1f}" if value >= 10.0 else f"{value:.2f}"
