@@ -23,7 +23,7 @@ import os
 import platform
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from .compare_visit import Contender, Visit
 from .peers import Environments, NotInstalled, selected
 from .peers_model import float32_model
 from .serving import rounded, shown
+from .serving_process import end_on_sigterm
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 
@@ -142,12 +143,12 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
+    end_on_sigterm()
     args = arguments()
     names = chosen_scenarios(args.scenarios)
     environments = Environments(args.peers)
     contenders, skipped = gather(environments, args.servers)
-    base = quick(args.traces) if args.quick else Plan(args.traces)
-    plan = Plan(**{**vars(base), "names": names})
+    plan = replace(quick(args.traces) if args.quick else Plan(args.traces), names=names)
     compare(environments, args.model or float32_model(), plan, contenders, args)
     outcomes = {each.peer.name: each.outcomes for each in contenders}
     print(table(rows(_samples(contenders)), outcomes))

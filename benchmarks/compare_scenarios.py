@@ -14,7 +14,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from .compare_agent import replay, scripts
@@ -47,7 +47,7 @@ Scenario = Callable[["Server", "Prompts", Plan], Samples]
 
 def quick(traces: Path) -> Plan:
     """Return a plan for trying things out: everything once, and short."""
-    scale = Scale(**{**vars(QUICK), "streams": (1, 4), "reply_tokens": 12, "rival_tokens": 300})
+    scale = replace(QUICK, streams=(1, 4), reply_tokens=12, rival_tokens=300)
     return Plan(traces, scale, cold_tokens=300, settle_s=2.0, turns=3, turn_tokens=6, system_characters=800)
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -103,6 +104,11 @@ class Process:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
             return  # the whole group is gone
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM end this process as an exception does, so that no server is left behind. Main thread."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def free_port() -> int:
