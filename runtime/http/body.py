@@ -18,7 +18,7 @@ from aiohttp import web
 from .errors import HttpError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 INLINE_BYTES = 96 << 10
 MAX_MARKS = 1 << 16
+MAX_DEPTH = 128
 _CHUNK_BYTES = 1 << 18
 _BOM = b"\xef\xbb\xbf"
 _ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
@@ -36,7 +37,8 @@ async def read_object(request: web.Request, max_bytes: int) -> JsonObject:
     """Return the body as an object.
 
     Raises HttpError: 415 for another content type or encoding, 413 beyond ``max_bytes`` (also when the
-    length is not declared), 400 for a body that is empty, not UTF-8, not JSON, too intricate or no object.
+    length is not declared), 400 for a body that is empty, not UTF-8, not JSON, too intricate, too deep or no
+    object.
     """
     return parse_object(await _read(request, max_bytes))
 
@@ -68,19 +70,16 @@ def parse_object(body: bytes) -> JsonObject:
 
 def count_marks(body: bytes) -> int:
     """Return how many of ``[ { , :`` stand outside strings. Any thread; memory bounded by chunks."""
-    marks, inside, start = 0, 0, 0
-    while start < len(body):
-        end = start + _CHUNK_BYTES
-        piece = body[start:end]
-        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-            end += 1  # never cut an escape sequence in two
-        piece = body[start:end].replace(b"\\\\", b"").replace(b'\\"', b"")
-        data = np.frombuffer(piece, dtype=np.uint8)
-        quoted = (np.cumsum(data == ord('"'), dtype=np.uint8) + np.uint8(inside)) & np.uint8(1)
-        marks += int(np.count_nonzero(_is_mark(data) & (quoted == 0)))
-        inside = int(quoted[-1]) if len(quoted) else inside
-        start = end
-    return marks
+    return sum(int(np.count_nonzero(_is_mark(data))) for data in _outside_strings(body))
+
+
+def depth_of(body: bytes) -> int:
+    """Return how deeply lists and objects nest in ``body``. Any thread; memory bounded by chunks."""
+    deepest = level = 0
+    for data in _outside_strings(body):
+        levels = level + np.cumsum(_steps(data), dtype=np.int64)
+        deepest, level = max(deepest, int(levels.max())), int(levels[-1])
+    return deepest
 
 
 def too_large(max_bytes: int) -> HttpError:
@@ -97,10 +96,43 @@ async def _read(request: web.Request, max_bytes: int) -> bytes:
         body = await request.read()
     except web.HTTPRequestEntityTooLarge as error:
         raise too_large(max_bytes) from error
-    if len(body) > INLINE_BYTES and await asyncio.to_thread(count_marks, body) > MAX_MARKS:
-        message = f"The body holds more than {MAX_MARKS:,} JSON values."
-        raise HttpError(400, "body_too_complex", message)
+    if len(body) > INLINE_BYTES:
+        await asyncio.to_thread(_check_structure, body)
+    else:
+        _check_structure(body)
     return body
+
+
+def _check_structure(body: bytes) -> None:
+    if len(body) > INLINE_BYTES and count_marks(body) > MAX_MARKS:
+        raise HttpError(400, "body_too_complex", f"The body holds more than {MAX_MARKS:,} JSON values.")
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH < depth_of(body):
+        message = f"The body's lists and objects nest more than {MAX_DEPTH} levels deep."
+        raise HttpError(400, "body_too_complex", message)
+
+
+def _outside_strings(body: bytes) -> Iterator[NDArray[np.uint8]]:
+    """Yield the body in chunks, without what stands between quotes; never an empty one."""
+    inside, start = 0, 0
+    while start < len(body):
+        end = start + _CHUNK_BYTES
+        piece = body[start:end]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+            end += 1  # never cut an escape sequence in two
+        piece = body[start:end].replace(b"\\\\", b"").replace(b'\\"', b"")
+        data = np.frombuffer(piece, dtype=np.uint8)
+        quoted = (np.cumsum(data == ord('"'), dtype=np.uint8) + np.uint8(inside)) & np.uint8(1)
+        if len(outside := data[quoted == 0]):
+            yield outside
+        inside = int(quoted[-1]) if len(quoted) else inside
+        start = end
+
+
+def _steps(data: NDArray[np.uint8]) -> NDArray[np.int8]:
+    """Return 1 for what opens a list or an object, -1 for what closes one."""
+    opens = (data == ord("[")) | (data == ord("{"))
+    closes = (data == ord("]")) | (data == ord("}"))
+    return opens.astype(np.int8) - closes.astype(np.int8)
 
 
 def _is_mark(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -126,5 +158,4 @@ def _not_json(text: bytes, error: orjson.JSONDecodeError) -> HttpError:
     except UnicodeDecodeError as broken:
         return HttpError(400, "invalid_json", f"The body is not valid UTF-8 at byte {broken.start}.")
     where = f"line {error.lineno}, column {error.colno}"
-    reason = "nested too deeply" if "memory" in error.msg else error.msg
-    return HttpError(400, "invalid_json", f"The body is not valid JSON: {reason} ({where}).")
+    return HttpError(400, "invalid_json", f"The body is not valid JSON: {error.msg} ({where}).")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samovar.runtime.http.body import INLINE_BYTES, MAX_MARKS, count_marks, parse_object
+from samovar.runtime.http.body import INLINE_BYTES, MAX_DEPTH, MAX_MARKS, count_marks, depth_of, parse_object
 from samovar.runtime.http.errors import HttpError
 
 from .fakes import chat, live, raw, raw_chat, run
@@ -68,6 +68,41 @@ def test_marks_are_counted_outside_strings_only(value: object) -> None:
 @pytest.mark.parametrize("unit", ['x"\\,[', "\\" * 7, '\\"'])
 def test_marks_are_counted_right_across_chunks(unit: str) -> None:
     assert count_marks(json.dumps([unit * 200_000, unit, 1]).encode()) == 3
+
+
+def levels_of(value: object) -> int:
+    match value:
+        case dict():
+            return 1 + max(map(levels_of, value.values()), default=0)
+        case list():
+            return 1 + max(map(levels_of, value), default=0)
+        case _:
+            return 0
+
+
+@given(JSON)
+def test_depth_is_measured_outside_strings_only(value: object) -> None:
+    assert depth_of(json.dumps(value).encode()) == levels_of(value)
+
+
+@pytest.mark.parametrize("unit", ['x"]{', "\\" * 7, '\\"'])
+def test_depth_is_measured_right_across_chunks(unit: str) -> None:
+    value = [unit * 200_000, {unit: [[]]}, [unit], 1]
+    assert depth_of(json.dumps(value).encode()) == 4
+
+
+def test_a_deep_body_is_refused_however_long_it_is() -> None:
+    async def scenario() -> None:
+        async with live() as server:
+            for text in ("Hi", "x" * 2 * INLINE_BYTES):
+                for levels, status in ((MAX_DEPTH - 1, 200), (MAX_DEPTH, 400)):
+                    body = json.dumps(chat(text, metadata=0)).encode()
+                    deep = b'{"a":' * (levels - 1) + b"{}" + b"}" * (levels - 1)
+                    reply = await server.post(body.replace(b'"metadata": 0', b'"metadata": ' + deep))
+                    assert reply.status == status
+            assert reply.error["code"] == "body_too_complex"
+
+    run(scenario())
 
 
 def test_an_intricate_body_is_refused_before_it_is_parsed() -> None:

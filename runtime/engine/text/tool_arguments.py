@@ -65,10 +65,14 @@ def _written(call: Message, writing: Writing) -> Message:
 
 
 def _parsed(text: str) -> dict[str, object] | None:
-    """Return the object that ``text`` is; orjson refuses lone surrogates, written as escapes too."""
+    """Return the object that ``text`` is; orjson refuses lone surrogates, written as escapes too.
+
+    One that nests too deeply for templates to write is none.
+    """
     try:
         value = orjson.loads(text)
-    except ValueError:
+        orjson.dumps(value)
+    except (ValueError, TypeError):
         return None
     return cast("dict[str, object]", value) if isinstance(value, dict) else None
 
