@@ -134,11 +134,9 @@ def _halves(plan: Plan) -> Iterator[Plan]:
         (len(plan.clients), lambda gone: plan.without(clients=gone)),
         (len(plan.troubles), lambda gone: plan.without(troubles=gone)),
     ):
-        size = count // 2
-        while size:
+        for size in (count >> halvings for halvings in range(count.bit_length())):
             for first in range(0, count, size):
                 yield leave_out(frozenset(range(first, min(count, first + size))))
-            size //= 2
 
 
 def main(arguments: list[str] | None = None) -> int:

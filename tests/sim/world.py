@@ -102,7 +102,10 @@ class World:
         return chance.expovariate(1 / self.op_s) if self.op_s else 0.0
 
     def heal(self) -> None:
-        """Let the disk be as good as new from now on."""
+        """Let the disk be as good as new from now on, and what is planned and has not come not come."""
+        if self.process is not None:
+            self.process.crashes.clear()
+            self.process.engine.faults.clear()
         for fault in self.faults:
             fault.clear()
         self.faults.clear()
