@@ -23,7 +23,7 @@ CREATE := $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --up
 INSTALL := $(BIN)/python -m pip install --quiet
 endif
 
-.PHONY: help serve chat test check fuzz crash lint types bench format clean
+.PHONY: help serve chat test check fuzz crash sim lint types bench format clean
 
 help:
 	@echo "make serve    serve the default model on http://127.0.0.1:8080"
@@ -32,6 +32,7 @@ help:
 	@echo "make check    lint, types, tests: what CI runs"
 	@echo "make fuzz     try random examples until one fails, ROUNDS=10 times over (many minutes)"
 	@echo "make crash    kill servers at 200 points and random moments (ten minutes)"
+	@echo "make sim      simulate whole servers, SEEDS=2000 of them (a quarter of an hour)"
 	@echo "make bench    run a part of every benchmark (ten minutes at most)"
 
 serve: $(VENV)/.installed
@@ -76,6 +77,13 @@ SAMOVAR_CRASH_SEED ?= $(shell date +%s)
 crash: $(VENV)/.installed-dev
 	SAMOVAR_CRASH_KILLS=$(SAMOVAR_CRASH_KILLS) SAMOVAR_CRASH_SEED=$(SAMOVAR_CRASH_SEED) \
 		$(BIN)/pytest -v -p no:randomly tests/crash $(ARGS)
+
+# Whole servers under virtual time: each seed is a run. What fails is printed with the command that repeats it.
+SEEDS ?= 2000
+FROM ?= 1000
+
+sim: $(VENV)/.installed-dev
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.sim.run --seeds $(SEEDS) --from $(FROM) --jobs 2 --shrink $(ARGS)
 
 # Ten minutes at most; what needs a GPU, the peers or recorded traces is skipped and said so. The commands of the
 # recorded results are in benchmarks/README.md.

@@ -338,6 +338,11 @@ class ArchiveActor(Actor[ArchiveMessage]):
         if job is not None:
             self.ctx.spawn(self._disk.run(job), JobDone)
 
+    def check_integrity(self) -> None:
+        """Assert that index, files known and reservations agree. No I/O; only while no file job runs."""
+        assert not self._disk.busy, "a file job runs: the books are in flux"
+        self._directory.check_integrity()
+
     async def _end(self) -> None:
         self._totals.absorb(self._directory.figures())
         await self._disk.end()

@@ -36,6 +36,11 @@ class DiskJobs:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a job runs, or its outcome is on its way."""
+        return self._busy
+
     def add(self, job: Job) -> None:
         """Let a job wait for its turn."""
         self._waiting.append(job)

@@ -306,6 +306,13 @@ class DurabilityActor(Actor[DurabilityMessage]):
         # A least delay, so that a clock that fires a rounding error early does not make this spin.
         self._wake = self.ctx.after(max(LEAST_S, min(due_s) - now_s), Wake()) if due_s else None
 
+    def check_integrity(self) -> None:
+        """Assert that records, attempts and flushes agree. No I/O; between two messages. Walks everything."""
+        self._records.check_integrity()
+        writing, tasks = self._records.tally().writing, len(self._running)
+        assert writing <= tasks, f"{tasks} tasks write {writing} records"
+        assert len(self._waiters) <= FLUSH_LIMIT, "more flushes wait than are taken"
+
     # -- flush ------------------------------------------------------------------------------------------
 
     def _flush(self, message: Flush) -> None:

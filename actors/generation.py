@@ -208,6 +208,11 @@ class GenerationActor(Actor[LaneMessage]):
             self._residency.put(event.checkpoint, row.session_id, provisional=event.provisional)
             row.owner.tell(RowPublished(event.id))
 
+    def check_integrity(self) -> None:
+        """Assert that rows are known by their own ids and streams. No I/O; between two messages."""
+        for row_id, row in self._rows.items():
+            assert row_id == row.request.id == row.stream.id, f"row {row_id} is another's"
+
     def _send(self, command: LaneCommand) -> None:
         if self._thread is None:
             raise RuntimeError(f"{self.ctx.path} has no thread")

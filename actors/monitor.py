@@ -48,6 +48,11 @@ class MonitorActor(Actor[MonitorMessage]):
             case _:
                 assert_never(message)
 
+    def check_integrity(self) -> None:
+        """Assert that what is remembered is bounded and possible. No I/O; between two messages."""
+        assert len(self._lags_s) <= KEPT_BEATS, "more beats than are kept"
+        assert all(lag_s >= 0.0 for lag_s in self._lags_s), "a beat that came early"
+
     def _beat(self) -> None:
         self.ctx.after(BEAT_S, Beat(self.ctx.now_s() + BEAT_S))
 

@@ -197,6 +197,10 @@ class ReaderActor(Actor[ReaderMessage]):
         for running in self._running.values():
             running.cancelled.set()
 
+    def check_integrity(self) -> None:
+        """Assert that the jobs in hand are within their limit. No I/O; between two messages."""
+        assert len(self._running) <= JOB_LIMIT, f"{len(self._running)} jobs in hand"
+
     # -- the thread -------------------------------------------------------------------------------------
 
     def _serve(self, port: ThreadPort[_Command, _Outcome], restorer: Restorer) -> None:

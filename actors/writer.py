@@ -158,6 +158,11 @@ class WriterActor(Actor[WriterMessage]):
         for job, _ in self._jobs.values():
             job.cancelled.set()
 
+    def check_integrity(self) -> None:
+        """Assert that the jobs in hand are within their limit and were numbered. No I/O; between messages."""
+        assert len(self._jobs) <= JOB_LIMIT, f"{len(self._jobs)} jobs in hand"
+        assert all(number <= self._numbers for number in self._jobs), "a job that was never taken"
+
     def _body(self, port: ThreadPort[_Command, _Outcome]) -> None:
         while not port.stopping:
             for number, job in port.wait():

@@ -88,7 +88,8 @@ class FakeEngine:
     the next step of whichever backend raise it. Everything may be called from any thread.
 
     A row publishes its prompt and its run as states of ``token_bytes`` a token; one that is lent a state
-    whose bytes, tokens, namespace or length are wrong fails, as does one that is resumed behind tokens that it never emitted.
+    whose bytes, tokens, namespace or length are wrong fails, as does one that is resumed behind tokens that
+    it never emitted.
     ``prefill_tokens``: how many a step prefills.
     """
 
@@ -266,15 +267,20 @@ class FakeBackend:
             return None
         state = request.prefix.checkpoint
         assert isinstance(state, FakeState)
+        return self._unfit(state, row) or state.wrong()
+
+    @staticmethod
+    def _unfit(state: FakeState, row: _Row) -> str | None:
+        """Say why a row could not start from a state even if its bytes were right."""
         if state.spec.tokens.tolist()[: row.cached] != row.context[: row.cached]:
             return "the state is of other tokens"
-        if state.spec.namespace != request.namespace:
+        if state.spec.namespace != row.request.namespace:
             return f"the state is of namespace {state.spec.namespace!r}"
         if row.cached >= len(row.context):
             return "no token is left to compute"
         if not state.spec.serves(row.cached):
             return f"the state cannot serve {row.cached} tokens"
-        return state.wrong()
+        return None
 
     def _prefill(self, row: _Row) -> list[RowEvent]:
         last = len(row.context) - 1

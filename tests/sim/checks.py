@@ -229,7 +229,9 @@ def of_ended(world: World, process: Process) -> None:
             wrong(f"{failure!s} is no fault of the plan: {failure.error!r} {failure.error.__cause__!r}")
     for letter in process.letters:
         if not _explained(letter, failed, process):
-            wrong(f"a dead letter for no reason: {letter.path} {letter.reason} {type(letter.message).__name__}")
+            wrong(
+                f"a dead letter for no reason: {letter.path} {letter.reason} {type(letter.message).__name__}"
+            )
     if process.given_up and not process.failures:
         wrong(f"{process.given_up} gave up without a failure")
     if process.stuck and not process.stuck_allowed:

@@ -67,7 +67,7 @@ def serves_from(kind: str, length: int) -> int:
 
 
 class SimEngine(FakeEngine):
-    """One process's engine. ``blamed``: the rows at work in each fault of a step; ``excess``: memory short."""
+    """One process's engine. ``blamed``: the rows at work in each fault; ``excess``: bytes too many."""
 
     def __init__(self, plan: Plan, turns: Turns, chance: Random, heard: Callable[[str, bytes], None]) -> None:
         shape = plan.shape
@@ -114,9 +114,7 @@ class SimEngine(FakeEngine):
     def memory(self) -> MemoryGauge:
         """Return a gauge by which ``kv_rows`` of the longest rows fit, or that knows no limit."""
         limit = int(self.shape.kv_rows * self.shape.context / 0.85)
-        return lambda: (
-            MemoryReading(850 + self.excess, 1000) if self.excess else MemoryReading(0, limit)
-        )
+        return lambda: MemoryReading(850 + self.excess, 1000) if self.excess else MemoryReading(0, limit)
 
     # -- on the lanes' threads
 

@@ -71,7 +71,7 @@ async def _panic(world: World, process: Process, kind: str) -> None:
 # -- the disk
 
 
-async def _disk_fault(
+async def _disk_fault(  # noqa: PLR0917 - all of them are what a fault is
     world: World, process: Process, kind: str, number: int, often: float, times: int | None, for_s: float
 ) -> None:
     chance = world.turns.chance

@@ -75,13 +75,13 @@ def live(plan: Plan) -> Result:
 
 
 def _lived(plan: Plan, turns: Turns, result: Result) -> None:
-    with asyncio.Runner(loop_factory=lambda: TurnLoop(turns)) as runner:
+    with asyncio.Runner(loop_factory=partial(TurnLoop, turns)) as runner:
         loop: Any = runner.get_loop()
         world = World(plan, turns, loop)
         try:
             with (
                 repeatable(turns.now_s, world.wall, plan.seed),
-                replaced(tiers, CheckpointDirectory=lambda *given: world.latest.directory_made(*given)),
+                replaced(tiers, CheckpointDirectory=world.directory_made),
             ):
                 runner.run(_checked(world))
                 gc.collect(1)

@@ -94,7 +94,5 @@ TROUBLES: Final[dict[str, Drawn]] = {
     "stop": Drawn(2, lambda chance: {"timeout_s": chance.choice([0.05, 5.0, 120.0])}),
     "kill": Drawn(3),
     "power": Drawn(3, lambda chance: {"seed": chance.randint(0, 1 << 30)}),
-    "plug": Drawn(
-        3, lambda chance: {"operation": chance.randint(1, 60), "seed": chance.randint(0, 1 << 30)}
-    ),
+    "plug": Drawn(3, lambda chance: {"operation": chance.randint(1, 60), "seed": chance.randint(0, 1 << 30)}),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from random import Random
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from samovar.runtime.ending import end_in_order
 from samovar.runtime.kernel import StartFailed
@@ -23,7 +23,9 @@ from .process import Process
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from tests.cache.turns import Turns, TurnLoop
+    from samovar.storage.directory import CheckpointDirectory
+
+    from tests.cache.turns import TurnLoop, Turns
     from tests.kit.faults import Fault, Operation
 
     from .plan import Client, Plan
@@ -115,6 +117,10 @@ class World:
         self.turns.hurry()
 
     # -- processes
+
+    def directory_made(self, *given: Any) -> CheckpointDirectory:
+        """Make a directory for the latest process, in the place of the class itself."""
+        return self.latest.directory_made(*given)
 
     async def serving(self) -> Process:
         """Wait until there is a process that answers; it may be about to end."""
