@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ..runtime.engine.port import Cancelled, Delta, Failed, Finished, Prefilled
+from .waiting import StreamEvent, WaitingEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-StreamEvent: TypeAlias = Prefilled | Delta | Finished | Cancelled | Failed
+__all__ = ["RequestStream", "StreamEvent", "StreamTimes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class RequestStream:
     """Carries events from one producer to one consumer and ends in exactly one terminal event.
 
     Guarantees: events arrive in order; after the first terminal event everything pushed is ignored, so
-    a request can never end twice; ``push`` never blocks. The buffer is bounded by the request itself
-    (``max_tokens`` deltas plus one event per prefill chunk). Loop thread only.
+    a request can never end twice; ``push`` never blocks. What waits is bounded by the request itself
+    (``max_tokens`` deltas plus one event per prefill chunk), and small (``waiting.py``). Loop thread only.
 
     It outlives the lanes that serve it. So it keeps what a next lane needs: ``emitted``, the tokens of all
     deltas so far. Progress of a prompt that is prefilled again passes silently. ``prefill_left`` is how many
@@ -38,11 +39,11 @@ class RequestStream:
     """
 
     __slots__ = (
-        "_buffer",
         "_loop",
         "_on_cancel",
         "_prefilled",
         "_waiter",
+        "_waiting",
         "cancelled",
         "claimed",
         "emitted",
@@ -60,7 +61,7 @@ class RequestStream:
         self.id = request_id
         self._loop = asyncio.get_running_loop()
         self._on_cancel = on_cancel
-        self._buffer: list[StreamEvent] = []
+        self._waiting = WaitingEvents(request_id)
         self._waiter: asyncio.Future[None] | None = None
         self.terminal: Finished | Cancelled | Failed | None = None
         self.emitted: list[int] = []
@@ -106,18 +107,19 @@ class RequestStream:
                     self._seen()
                     return  # a replay: it was told of before
                 self._prefilled = event.done
-        self._buffer.append(event)
+        self._waiting.push(event)
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
         self._seen()
 
     async def take(self) -> list[StreamEvent]:
-        """Return every event that is waiting, at least one. A second consumer is an error.
+        """Return the events that are waiting, at least one. A second consumer is an error.
 
-        After the list that ends in the terminal event, do not call again: it raises RuntimeError.
+        All of them, or the first few hundred where there are more. After the list that ends in the
+        terminal event, do not call again: it raises RuntimeError.
         """
-        if not self._buffer:
+        if not self._waiting:
             if self.terminal is not None:
                 raise RuntimeError(f"stream {self.id} has ended")
             if self._waiter is not None:
@@ -127,8 +129,7 @@ class RequestStream:
                 await self._waiter
             finally:
                 self._waiter = None
-        events, self._buffer = self._buffer, []
-        return events
+        return self._waiting.take()
 
     def cancel(self) -> None:
         """Ask for the request to be dropped. The terminal event follows; harmless after the end."""
