@@ -39,15 +39,15 @@ class _Words(argparse.Action):
 
 def add_chat_options(parser: FreeOrderParser) -> None:
     """Let the parser take them."""
-    parser.free_order = True
     parser.usage = "%(prog)s [MODEL] [--url URL] [PROMPT] [options]"
-    parser.add_argument(
+    parser.words = parser.add_argument(
         "words",
         nargs="*",
         action=_Words,
         metavar="MODEL PROMPT",
         help="a model as for serve, or with --url a name that the server knows; and what to say to it: "
-        "the reply is then all that is printed, as it is when something is piped in",
+        "the reply is then all that is printed, as it is when something is piped in; "
+        "behind -- a prompt may begin with a dash",
     )
     parser.add_argument("--url", metavar="URL", help="talk to the server there, like http://127.0.0.1:8080")
     key = f"the server's key; better in the variable {KEY_VARIABLE}, where other users cannot read it"

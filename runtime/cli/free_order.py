@@ -6,28 +6,44 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from argparse import Action
     from collections.abc import Sequence
+
+_WORDS_FOLLOW = "--"
 
 
 class FreeOrderParser(ArgumentParser):
-    """With ``free_order`` set, ``chat MODEL --url U PROMPT`` works, which argparse of Python 3.11 refuses.
+    """With ``words`` set to an argument of ``nargs="*"``, ``chat MODEL --url U PROMPT`` works.
 
-    Parsed arguments then tell as ``word_first`` whether a positional stood first.
+    argparse of Python 3.11 refuses that, and what begins with a dash behind ``--``, too. Parsed arguments
+    then tell as ``word_first`` whether a positional stood first.
     """
 
-    free_order = False
+    words: Action | None = None
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - one of its overloads
         self, args: Sequence[str] | None = None, namespace: Namespace | None = None
     ) -> tuple[Namespace, list[str]]:
         """Parse; see the class."""
         into = Namespace() if namespace is None else namespace
-        if not self.free_order or args is None:
+        words = self.words
+        if words is None or args is None:
             return super().parse_known_args(args, into)
-        self.free_order = False  # parse_known_intermixed_args comes back to this method
+        before, behind = _parted(args)
+        self.words = None  # parse_known_intermixed_args comes back to this method
         try:
-            found, rest = self.parse_known_intermixed_args(args, into)
+            found, rest = self.parse_known_intermixed_args(before, into)
         finally:
-            self.free_order = True
-        found.word_first = bool(args) and not args[0].startswith("-")
+            self.words = words
+        if behind:
+            words(self, found, [*getattr(found, words.dest), *behind])
+        found.word_first = bool(before) and not before[0].startswith("-")
         return found, rest
+
+
+def _parted(args: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return what stands before the first ``--``, and what behind it: words alone."""
+    if _WORDS_FOLLOW not in args:
+        return args, ()
+    place = args.index(_WORDS_FOLLOW)
+    return args[:place], args[place + 1 :]

@@ -193,7 +193,14 @@ def test_wishes_are_sent_and_nothing_else(chat: Callable[..., Ended]) -> None:
 
 @pytest.mark.parametrize(
     ("args", "prompt"),
-    [(("Hi",), "Hi"), (("default", "Hi"), "Hi")],
+    [
+        (("Hi",), "Hi"),
+        (("default", "Hi"), "Hi"),
+        (("--", "-x"), "-x"),
+        (("--", "--help"), "--help"),
+        (("default", "--seed", "7", "--", "-1 or --1?"), "-1 or --1?"),
+        (("--", "default", "--"), "--"),
+    ],
 )
 def test_a_word_behind_the_address_is_the_prompt(
     chat: Callable[..., Ended], args: tuple[str, ...], prompt: str
