@@ -224,7 +224,7 @@ def of_durable(world: World, process: Process, why: str) -> None:
 def of_ended(world: World, process: Process) -> None:
     """Whatever failed did so by plan, and every dead letter has its reason."""
     wrong, failed = world.books.wrong, {failure.path for failure in process.failures}
-    for failure in process.failures:
+    for failure in process.judged:
         if not _planned(failure.error) and not (process.stopping and isinstance(failure.error, StartFailed)):
             wrong(f"{failure!s} is no fault of the plan: {failure.error!r} {failure.error.__cause__!r}")
     for letter in process.letters:

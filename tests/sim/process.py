@@ -82,6 +82,7 @@ class Process:
         self.counters = Counters()
         self.actors: dict[str, Actor[Any]] = {}
         self.failures: list[Failure] = []
+        self.judged: list[Failure] = []
         self.letters: list[DeadLetter] = []
         self.given_up: list[str] = []
         self.stuck: list[tuple[str, str]] = []
@@ -180,6 +181,8 @@ class Process:
 
     def failed(self, failure: Failure, restart_in_s: float | None) -> None:
         self.failures.append(failure)
+        if not self.world.disk.dead:  # of a machine without power nothing can be said
+            self.judged.append(failure)
         self.world.log.say(f"failed {failure.path} {type(failure.error).__name__}")
 
     def restarted(self, path: str, incarnation: int) -> None:
