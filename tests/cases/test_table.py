@@ -23,6 +23,8 @@ CATEGORIES = {
     "model-support",
     "security",
     "shutdown",
+    "streaming",
+    "tokenizer",
 }
 ROW = re.compile(r"^\| (B\d{3}) \| ([A-Za-z-]+) \| (.+) \|$", re.MULTILINE)
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
