@@ -46,6 +46,7 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         Figure("agent, later turns, TTFT p95", "agent_ttft_s", "s", more=False, of=p95),
         Figure("agent, later turns, reused", "agent_reused", "share", more=True),
         Figure("agent, next one's first, TTFT", "agent_joined_ttft_s", "s", more=False),
+        Figure("agent, next one's first, reused", "agent_joined_reused", "share", more=True),
         Figure("agent, whole conversation", "agent_s", "s", more=False),
     ),
     "streams": (

@@ -92,7 +92,8 @@ def _agent(server: Server, _prompts: Prompts, plan: Plan) -> Samples:
         "agent_ttft_s": [reply.ttft_s for reply in later],
         "agent_s": [sum(reply.ended_s - reply.asked_s for reply in talk) for talk in talks],
     }
-    return samples | _reported("agent", later)
+    joined = [talk[0] for talk in talks[1:]]
+    return samples | _reported("agent", later) | _reported("agent_joined", joined)
 
 
 def _measured(*names: str) -> Scenario:

@@ -1,6 +1,6 @@
 """A lone restore through a ReaderActor against the same read made at once in the calling thread.
 
-    python -m benchmarks.lone_restore [--megabytes 100] [--rounds 9]
+    python -m benchmarks.lone_restore [--megabytes 100] [--rounds 9] [--json PATH]
 
 The bytes are those of the scripted engine's states. Goal: at most 1.1 times the synchronous one.
 """
@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import os
+import platform
 import statistics
 import tempfile
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from samovar.actors.reader import ReaderActor, ReaderCounts, Readers, RestoreJob
@@ -63,10 +67,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         ratio = asyncio.run(measure(Path(folder), args.megabytes, args.rounds))
     print(f"lone restore through the actor / synchronous: {ratio:.3f} (goal <= 1.1)")
+    if args.json:
+        args.json.write_text(json.dumps(record(ratio, args), indent=2) + "\n")
+
+
+def record(ratio: float, args: argparse.Namespace) -> dict[str, object]:
+    return {
+        "benchmark": "lone_restore",
+        "command": f"python -m benchmarks.lone_restore --megabytes {args.megabytes} --rounds {args.rounds}",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {"cores": os.cpu_count(), "arch": platform.machine()},
+        "ratio": round(ratio, 4),
+    }
 
 
 if __name__ == "__main__":

@@ -47,6 +47,10 @@ class Aiperf:
         """Install it, once. Raises NotInstalled with what its installation said last."""
         self._environments.install(AIPERF)
 
+    def program(self) -> Path:
+        """Return the installed program. Raises NotInstalled."""
+        return self._environments.python(AIPERF).parent / AIPERF.program[0]
+
     def command(self, model: Path, port: int, folder: Path, load: Load) -> list[str]:
         """Return the command line that puts ``load`` on the server at ``port``. Raises NotInstalled."""
         return [
