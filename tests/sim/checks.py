@@ -14,7 +14,7 @@ from tests.kit.faults import PowerLoss
 
 from .books import ID_BYTES, uncovered
 from .client import Call
-from .engine import Planned
+from .engine import Planned, serves_from
 from .plan import Turn
 
 if TYPE_CHECKING:
@@ -147,11 +147,29 @@ def _check_disk(world: World, process: Process) -> None:
         world.books.wrong(f"durable in RAM and not on disk: {_lengths(lost)}")
     if lost := uncovered(world.books.acknowledged, directory.entries()):
         world.books.wrong(f"acknowledged and not on disk: {_lengths(lost)}")
+    held = [(e.namespace, e.tokens.to_bytes()) for e in residency._ram.entries]
+    absent = [key for key in process.owed if not _covered(key, held, world.plan.shape.kind)]
+    nowhere = uncovered(uncovered(absent, directory.entries()), world.books.gone)
+    if nowhere and not process.lost:
+        world.books.wrong(f"published, and in neither tier, and nothing made it go: {_lengths(nowhere)}")
     kept = sum(len(data) for path, data in world.disk.files().items() if path.suffix in {".kv", ".tmp"})
     figures = directory.figures()
     known = figures.total_bytes + figures.foreign_bytes
     if kept > known and not world.books.unreadable:
         world.books.wrong(f"{kept} bytes of files, of which {known} are known: {figures}")
+
+
+def _covered(key: Key, held: list[Key], kind: str) -> bool:
+    count = len(key[1]) // ID_BYTES
+    return any(
+        other == key
+        or (
+            other[0] == key[0]
+            and other[1].startswith(key[1])
+            and serves_from(kind, len(other[1]) // ID_BYTES) <= count
+        )
+        for other in held
+    )
 
 
 def _lengths(keys: list[Key]) -> list[int]:

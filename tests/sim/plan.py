@@ -113,7 +113,7 @@ def draw(seed: int, group: str | None = None) -> Plan:
     poison = chance.choice(["prefill", "decode"]) if chance.random() < 0.15 else None
     shape = _shape(chance, count)
     clients = [_client(chance, n, lasts_s, poisonous=poison is not None and n == 1) for n in range(count)]
-    many = chance.choices([0, 1, 3, 6, 12], [5, 20, 35, 30, 10])[0]
+    many = chance.choices([0, 1, 3, 6, 12, 25], [5, 20, 30, 25, 15, 5])[0]
     troubles = [_trouble(chance, lasts_s) for _ in range(many)]
     ends: list[Literal["stop", "kill", "power"]] = ["stop", "kill", "power"]
     return Plan(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from samovar.actors.stream import RequestStream
     from samovar.runtime.kernel import Actor, DeadLetter, Failure
 
+    from .books import Key
     from .plan import Shape
     from .world import World
 
@@ -83,6 +84,7 @@ class Process:
         self.actors: dict[str, Actor[Any]] = {}
         self.failures: list[Failure] = []
         self.judged: list[Failure] = []
+        self.owed: dict[Key, None] = {}
         self.letters: list[DeadLetter] = []
         self.given_up: list[str] = []
         self.stuck: list[tuple[str, str]] = []
@@ -164,11 +166,11 @@ class Process:
         books = self.world.books
         match message:
             case Put():
-                spec = message.checkpoint.spec
-                books.put[spec.namespace, spec.tokens.to_bytes()] = self.world.log.count
+                self._put(message)
             case Persisted():
                 books.persisted((message.namespace, message.tokens.to_bytes()), self.directory)
             case Clear():
+                self.owed.clear()
                 self.world.clears.append(self.world.log.count)
             case Take():
                 ram = self.actors["serving/residency"]._ram  # type: ignore[attr-defined]
@@ -177,10 +179,19 @@ class Process:
             case _:
                 pass
 
+    def _put(self, message: Put) -> None:
+        spec = message.checkpoint.spec
+        key = spec.namespace, spec.tokens.to_bytes()
+        self.world.books.put[key] = self.world.log.count
+        if message.session is not None or len(spec.tokens) >= self.world.plan.shape.min_tokens:
+            self.owed[key] = None
+
     # -- the observer
 
     def failed(self, failure: Failure, restart_in_s: float | None) -> None:
         self.failures.append(failure)
+        if failure.path in {"serving", "serving/residency"}:
+            self.owed.clear()
         if not self.world.disk.dead:  # of a machine without power nothing can be said
             self.judged.append(failure)
         self.world.log.say(f"failed {failure.path} {type(failure.error).__name__}")
