@@ -151,7 +151,7 @@ class Call:
 
     def _unanswered(self, error: AskError, process: Process, crashes: int) -> None:
         self.world.covered(f"unanswered {type(error).__name__}")
-        troubled = len(process.failures) > crashes or process.stopping or process.given_up
+        troubled = len(process.failures) > crashes or process.system.closing
         match error:
             case ActorCrashed() | ActorGone() if troubled:
                 return
