@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from .errors import HttpError
+from .expectations import check_expectation
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler, Middleware
@@ -24,11 +25,12 @@ _PREFLIGHT_AGE_S = 600
 
 
 def guard_middleware(options: HttpOptions, access: Access) -> Middleware:
-    """Return the middleware that checks host, origin and key, in this order, and answers preflights."""
+    """Return the middleware that checks Expect, Host, Origin and key, in this order; it answers preflights."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         rules = access.rules
+        check_expectation(request)
         check_host(request, options, rules)
         check_origin(request, rules)
         if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:

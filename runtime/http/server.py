@@ -12,9 +12,11 @@ from .access import Access
 from .boundary import Boundary
 from .errors import HttpError, is_anthropic
 from .exchange import EXCHANGE, fresh_id
+from .expectations import with_expectations
 from .guard import cors_headers, guard_middleware
 from .listening import Connection, HttpBindError, Listener
 from .responses.store import ResponseStore
+from .routes.answering import Answering
 from .routes.anthropic import AnthropicRoutes
 from .routes.cache import CacheRoutes
 from .routes.chat import ChatRoutes
@@ -150,20 +152,21 @@ class HttpServer:
             middlewares=[self._boundary.middleware(), guard_middleware(options, self._access)],
             client_max_size=options.max_body_bytes,
         )
+        answering = Answering(serving, options, self._metrics)
         routes = [
-            *ChatRoutes(serving, options, self._metrics).routes(),
-            *CompletionRoutes(serving, options, self._metrics).routes(),
-            *ResponsesRoutes(serving, options, self._metrics, self._responses).routes(),
-            *AnthropicRoutes(serving, options, self._metrics).routes(),
+            *ChatRoutes(answering).routes(),
+            *CompletionRoutes(answering).routes(),
+            *ResponsesRoutes(answering, self._responses).routes(),
+            *AnthropicRoutes(answering).routes(),
             *StateRoutes(serving, options, self._metrics, self._responses).routes(),
             *CacheRoutes(serving, cache, options).routes(),
         ]
-        app.add_routes([*routes, *OpenApiRoutes(routes).routes()])
+        app.add_routes(with_expectations([*routes, *OpenApiRoutes(routes).routes()]))
         app.on_response_prepare.append(self._add_headers)
         return app
 
     async def _add_headers(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        exchange = request.get(EXCHANGE)  # none where aiohttp answers before any middleware (Expect)
+        exchange = request.get(EXCHANGE)  # none where aiohttp answers before all middlewares
         request_id = fresh_id() if exchange is None else exchange.id
         response.headers["Server"] = "samovar"
         response.headers["x-request-id"] = request_id

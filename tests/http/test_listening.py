@@ -11,7 +11,7 @@ from samovar.runtime.config import Logging
 from samovar.runtime.http.listening import MAX_FIELD_BYTES, MAX_HEADERS, MAX_LINE_BYTES
 from samovar.runtime.logs import configure_logging, reset_logging
 
-from .fakes import Live, live, raw, run
+from .fakes import Live, chat, live, raw, run
 
 HEAD = b"GET /stats HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -117,11 +117,42 @@ def test_a_body_that_breaks_off_amid_its_chunks_is_answered_at_once(rest: bytes)
     run(scenario())
 
 
-def test_an_unknown_expectation_is_refused_with_an_id() -> None:
+@pytest.mark.parametrize("path", [b"/stats", b"/v1/messages/x"])
+def test_an_unknown_expectation_is_refused_like_anything_else(path: bytes) -> None:
     async def scenario() -> None:
         async with live() as server:
-            status, headers, _ = await ask(server, HEAD + b"Expect: miracles\r\nConnection: close\r\n\r\n")
+            head = HEAD.replace(b"/stats", path)
+            status, headers, body = await ask(server, head + b"Expect: miracles\r\nConnection: close\r\n\r\n")
             assert status == 417
             assert headers["x-request-id"].startswith("req-")
+            if path == b"/stats":
+                assert json.loads(body)["error"]["code"] == "expectation_failed"
+                (record,) = server.log.records
+                assert (record.status, record.error_code) == (417, "expectation_failed")
+                assert record.request_id == headers["x-request-id"]
+
+    run(scenario())
+
+
+def test_a_client_that_waits_before_its_body_is_told_to_send_it() -> None:
+    async def scenario() -> None:
+        async with live() as server:
+            body = json.dumps(chat()).encode()
+            head = POST + b"Expect: 100-Continue\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(
+                body
+            )
+            async with raw(server, head) as (reader, writer):
+                assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+                writer.write(body)
+                assert (await reader.readline()).split()[1] == b"200"
+
+    run(scenario())
+
+
+def test_http_1_0_expects_nothing() -> None:
+    async def scenario() -> None:
+        async with live() as server:
+            head = HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Expect: 100-continue, miracles\r\n\r\n"
+            assert (await ask(server, head))[0] == 200
 
     run(scenario())

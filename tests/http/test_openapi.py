@@ -20,7 +20,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from .background import served
-from .fakes import FakeCache, FakeServing, RecordingLog, entry
+from .fakes import FakeCache, FakeServing, RecordingLog, chat, entry
+from .test_tools import OSLO, weather
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,6 +94,24 @@ def test_what_is_not_described_is_refused(operation: Operation, document: BaseSc
         case.validate_response(case.call(base_url=url), checks=CHECKS)
 
     check()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_a_call_of_a_tool_that_was_not_offered_is_answered_as_described(path: str) -> None:
+    function = {"name": "get_weather", "parameters": {"type": "object"}}
+    bodies: dict[str, Any] = {
+        "/v1/chat/completions": chat(tools=[{"type": "function", "function": function}]),
+        "/v1/responses": {"input": "Hi", "tools": [{"type": "function", **function}]},
+        "/v1/messages": chat(
+            max_tokens=9, tools=[{"name": "get_weather", "input_schema": {"type": "object"}}]
+        ),
+    }
+    with served(weather(OSLO.replace("get_weather", "rm_rf"))) as url:
+        schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+        case = schema[path]["POST"].Case(body=bodies[path], media_type="application/json")
+        answer = case.call(base_url=url)
+        assert answer.status_code == 422
+        case.validate_response(answer, checks=[each for each in CHECKS if each is not not_a_server_error])
 
 
 def _make_sense(body: dict[str, Any], path: str) -> None:

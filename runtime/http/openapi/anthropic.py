@@ -4,7 +4,7 @@ from typing import Literal
 
 from ..schema.anthropic import CountBody, MessagesBody
 from .completions import SamovarUsage
-from .operation import GENERATING, OpenShape, Operation, Shape
+from .operation import CALLING, GENERATING, OpenShape, Operation, Shape
 
 
 class MessageBlock(OpenShape):
@@ -72,7 +72,7 @@ OPERATIONS = (
         Message,
         bodies=(MessagesBody,),
         events=(MessageEvent,),
-        errors=GENERATING,
+        errors=CALLING,
     ),
     Operation(
         "post",

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from ..schema.chat import ChatRequest
 from ..schema.completions import CompletionRequest
-from .operation import GENERATING, Operation, Shape
+from .operation import CALLING, GENERATING, Operation, Shape
 
 
 class CachedShare(Shape):
@@ -192,7 +192,7 @@ OPERATIONS = (
         ChatCompletion,
         bodies=(ChatRequest,),
         events=(ChatCompletionChunk,),
-        errors=GENERATING,
+        errors=CALLING,
     ),
     Operation(
         "post",

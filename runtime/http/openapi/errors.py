@@ -11,6 +11,7 @@ REASONS = {
     404: "There is no such thing.",
     413: "The body is larger than server.max_body.",
     415: "The body is no JSON in UTF-8.",
+    422: "The model called a tool that was not offered.",
     429: "The queue is full; see Retry-After.",
     500: "The server failed to answer.",
     501: "This server does not have it.",

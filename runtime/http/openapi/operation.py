@@ -17,6 +17,7 @@ _ANY = (400, 401, 403, 500, 503, 504)
 PLAIN = _ANY
 BODY = (*_ANY, 413, 415)
 GENERATING = (*BODY, 404, 429)
+CALLING = (*GENERATING, 422)
 
 
 class Shape(BaseModel):

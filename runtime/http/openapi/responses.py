@@ -6,7 +6,7 @@ from pydantic import Field
 
 from ..schema.responses import ResponsesBody
 from .completions import CachedShare, ReasoningShare, SamovarUsage
-from .operation import GENERATING, PLAIN, OpenShape, Operation, Shape
+from .operation import CALLING, PLAIN, OpenShape, Operation, Shape
 
 _STORED = (*PLAIN, 404)
 
@@ -101,7 +101,7 @@ OPERATIONS = (
         Response,
         bodies=(ResponsesBody,),
         events=(ResponseEvent,),
-        errors=GENERATING,
+        errors=CALLING,
     ),
     Operation(
         "get",
