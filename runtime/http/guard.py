@@ -25,7 +25,7 @@ _PREFLIGHT_AGE_S = 600
 
 
 def guard_middleware(options: HttpOptions, access: Access) -> Middleware:
-    """Return the middleware that checks Expect, Host, Origin and key, in this order; it answers preflights."""
+    """Return the middleware that checks Expect, Host, Origin, key, in this order; it answers preflights."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
