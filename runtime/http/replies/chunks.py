@@ -14,6 +14,7 @@ from .pieces import Reasoning, Text, ToolArguments, ToolCallOpened
 from .reply import logprobs_json
 
 if TYPE_CHECKING:
+    from ....actors.requests import Admitted
     from ..call import Call
     from .pieces import Piece, Progress
     from .usage import Usage
@@ -36,7 +37,7 @@ class ChunkEncoder:
         self._tail = b'],"usage":null}\n\n' if call.include_usage else b"]}\n\n"
         self._choices = [b'{"index":%d,"delta":' % index for index in range(len(call.requests))]
 
-    def roles(self) -> bytes:
+    def start(self, _: Admitted) -> bytes:
         """Return the first chunk of every choice."""
         role = b'{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
         return b"".join(self._head + choice + role + self._tail for choice in self._choices)

@@ -11,6 +11,7 @@ from .pieces import Reasoning, Text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ....actors.requests import Admitted
     from ...engine.port import TokenLogprob
     from ..schema.completions import CompletionCall
     from .pieces import ChoiceEnd, Progress
@@ -54,6 +55,10 @@ class CompletionChunks:
         self._tail = b'],"usage":null}\n\n' if call.include_usage else b"]}\n\n"
         self._echoes = dict(enumerate(completion.echoes))
         self._lists = [TokenLists() for _ in call.requests]
+
+    def start(self, _: Admitted) -> bytes:
+        """Return nothing: the first chunk is one of text."""
+        return b""
 
     def progress(self, progress: Progress) -> bytes:
         """Return the chunk of what was added to a choice; nothing where there is nothing to tell."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import orjson
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..errors import HttpError
-    from ..replies.pieces import ChoiceEnd
+    from ..replies.pieces import ChoiceEnd, Progress
     from ..replies.usage import Usage
+    from .parts import Event
     from .request import ResponsesCall
     from .store import ResponseStore
 
@@ -38,10 +40,20 @@ class Answer:
         self._created_s = created_s
         body = asked.body
         self.output = Output(logprobs=body.wants_logprobs, portable_reasoning=body.wants_portable_reasoning)
+        self._end: ChoiceEnd | None = None
 
     def started(self) -> Json:
         """Return the response before its first item."""
         return self._object("in_progress", [])
+
+    def add(self, progress: Progress) -> list[Event]:
+        """Take what was added to the reply; return the events that tell it."""
+        self._end = progress.end
+        return self.output.add(progress)
+
+    def body(self, usage: Usage) -> bytes:
+        """Return the JSON of the finished response, once it is stored if it was to be."""
+        return orjson.dumps(self.finished(usage))
 
     def failed(self, error: HttpError) -> Json:
         """Return the response as far as it came. It is not stored."""
@@ -49,15 +61,15 @@ class Answer:
         found = {"code": _failure_code(error), "message": error.message, "param": error.param}
         return self._object("failed", self.output.values()) | {"error": found}
 
-    def finished(self, end: ChoiceEnd, usage: Usage, now_s: int) -> Json:
+    def finished(self, usage: Usage) -> Json:
         """Return the finished response, once it is stored if it was to be."""
-        cut = end.reason == "length"
+        cut = self._end is not None and self._end.reason == "length"
         body = self._object("incomplete" if cut else "completed", self.output.values())
         body["usage"] = usage_json(usage)
         if cut:
             body["incomplete_details"] = {"reason": "max_output_tokens"}
         else:
-            body["completed_at"] = now_s
+            body["completed_at"] = int(time.time())
         body["store"] = self._asked.body.store is not False
         if body["store"]:
             body["store"] = self._keep(body)

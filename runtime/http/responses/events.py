@@ -9,8 +9,9 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ....actors.requests import Admitted
     from ..errors import HttpError
-    from ..replies.pieces import ChoiceEnd, Progress
+    from ..replies.pieces import Progress
     from ..replies.usage import Usage
     from .answer import Answer
     from .parts import Event
@@ -26,14 +27,18 @@ class ResponseEvents:
         self._answer = answer
         self._sequence = 0
 
+    def start(self, _: Admitted) -> bytes:
+        """Return nothing: what comes first announces itself."""
+        return b""
+
     def progress(self, progress: Progress) -> bytes:
         """Return the events of what was added to the reply; nothing where there is nothing to tell."""
-        events = self._answer.output.add(progress)
+        events = self._answer.add(progress)
         return self._encoded(events) if events else b""
 
-    def done(self, end: ChoiceEnd, usage: Usage, now_s: int) -> bytes:
+    def done(self, usage: Usage) -> bytes:
         """Return the last event; the response is stored by then."""
-        body = self._answer.finished(end, usage, now_s)
+        body = self._answer.finished(usage)
         return self._encoded([(str(body["status"]), {"response": body})])
 
     def failed(self, error: HttpError) -> bytes:

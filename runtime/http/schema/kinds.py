@@ -40,12 +40,10 @@ def tag_of(value: object) -> str | None:
     return _TAGS.get(type(value))
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """An integer from ``low`` to ``high``."""
+class Bounded:
+    """A kind that checks values itself and tells its bounds."""
 
-    low: int
-    high: int
+    __slots__ = ()
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -56,8 +54,27 @@ class Whole:
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Tell the bounds."""
-        return handler(schema) | {"minimum": self.low, "maximum": self.high}
+        """Add the bounds to what ``source`` is described as."""
+        return handler(schema) | self._bounds()
+
+    def _bounds(self) -> JsonSchemaValue:
+        """Return the bounds as JSON Schema has them."""
+        raise NotImplementedError
+
+    def _checked(self, value: object) -> object:
+        """Return the value; raises ``invalid`` with the whole range and what was found."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Whole(Bounded):
+    """An integer from ``low`` to ``high``."""
+
+    low: int
+    high: int
+
+    def _bounds(self) -> JsonSchemaValue:
+        return {"minimum": self.low, "maximum": self.high}
 
     def _checked(self, value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -68,27 +85,15 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Number(Bounded):
     """A finite number from ``low`` to ``high``; above ``low`` if ``open``."""
 
     low: float
     high: float
     open: bool = False
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
-        """Check in front of what ``source`` asks for."""
-        return core_schema.no_info_before_validator_function(self._checked, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Tell the bounds."""
-        return handler(schema) | {
-            "exclusiveMinimum" if self.open else "minimum": self.low,
-            "maximum": self.high,
-        }
+    def _bounds(self) -> JsonSchemaValue:
+        return {"exclusiveMinimum" if self.open else "minimum": self.low, "maximum": self.high}
 
     def _checked(self, value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -101,23 +106,14 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Chars:
+class Chars(Bounded):
     """A string of ``low`` to ``high`` characters."""
 
     low: int
     high: int
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
-        """Check in front of what ``source`` asks for."""
-        return core_schema.no_info_before_validator_function(self._checked, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Tell the bounds."""
-        return handler(schema) | {"minLength": self.low, "maxLength": self.high}
+    def _bounds(self) -> JsonSchemaValue:
+        return {"minLength": self.low, "maxLength": self.high}
 
     def _checked(self, value: object) -> object:
         if not isinstance(value, str):
@@ -145,22 +141,13 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class Entries(Bounded):
     """An object of at most ``high`` entries of any name."""
 
     high: int
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
-        """Check in front of what ``source`` asks for."""
-        return core_schema.no_info_before_validator_function(self._checked, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Tell the bound."""
-        return handler(schema) | {"maxProperties": self.high}
+    def _bounds(self) -> JsonSchemaValue:
+        return {"maxProperties": self.high}
 
     def _checked(self, value: object) -> object:
         if isinstance(value, dict) and (count := len(cast("dict[str, object]", value))) > self.high:
