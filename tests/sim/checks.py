@@ -58,11 +58,23 @@ def integrity(world: World, process: Process, *, at_rest: bool) -> None:
                 check()
             except AssertionError as error:
                 world.books.wrong(f"{path}: {error!r}")
+    _check_cleared(world, process)
     directory, shape = process.directory, world.plan.shape
     if directory is not None and not world.disk_trouble and process.running("storage/archive"):
         total = directory.figures().total_bytes
         if total > shape.ssd_bytes:
             world.books.wrong(f"the disk tier takes {total} of {shape.ssd_bytes} bytes")
+
+
+def _check_cleared(world: World, process: Process) -> None:
+    """What was put before everything was cleared is nowhere."""
+    books = world.books
+    if not books.cleared_at:
+        return
+    files = () if process.directory is None else process.directory.entries()
+    keys = [*held_keys(process), *((entry.namespace, entry.tokens.to_bytes()) for entry in files)]
+    if risen := [key for key in keys if books.put.get(key, 0) <= books.cleared_at]:
+        books.wrong(f"cleared at message {books.cleared_at}, and there again: {_lengths(risen)}")
 
 
 async def _counters(world: World, process: Process) -> None:

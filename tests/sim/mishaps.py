@@ -105,7 +105,7 @@ async def _short(world: World, process: Process, write: int | None, read: int | 
 
 
 async def _slow(world: World, process: Process, mean_s: float, for_s: float) -> None:
-    world.op_s, world.rough, world.slow = mean_s, True, True
+    world.op_s, world.slow = mean_s, True
     await asyncio.sleep(for_s)
     world.op_s = world.plan.shape.op_s
 
@@ -143,13 +143,19 @@ async def _asked(asking: Any) -> Any:
         return None  # a crash, or the end of the process: who asked knows nothing
 
 
-async def _clear(world: World, process: Process, tier: Any) -> None:
+async def _clear(world: World, process: Process, tier: Any, op_s: float | None) -> None:
+    """Clear; with ``op_s`` amid reads and writes that take their time."""
+    if op_s is not None:
+        world.op_s = op_s
+        await asyncio.sleep(10 * op_s)
     books, before, failures = world.books, len(world.clears), len(process.failures)
     troubled = world.rough or world.disk_trouble
     report = await _asked(process.tree.cache.clear_cache(tier))  # type: ignore[union-attr]
     certain = not (troubled or world.rough or world.disk_trouble) and len(process.failures) == failures
     if report is not None and tier == "all" and certain and process.present:
         books.cleared_at = max(books.cleared_at, world.clears[before])
+    if op_s is not None:
+        world.op_s = world.plan.shape.op_s
 
 
 async def _drain(world: World, process: Process) -> None:

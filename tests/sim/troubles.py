@@ -84,7 +84,13 @@ TROUBLES: Final[dict[str, Drawn]] = {
     ),
     "rot": Drawn(2, lambda chance: {"place": chance.random(), "at": chance.randint(0, 1 << 17)}),
     "clock": Drawn(3, lambda chance: {"by_s": chance.choice([-86_400.0, -3.0, 3600.0, 1e8])}),
-    "clear": Drawn(3, lambda chance: {"tier": chance.choice(["ram", "ssd", "all", "all"])}),
+    "clear": Drawn(
+        3,
+        lambda chance: {
+            "tier": chance.choice(["ram", "ssd", "all", "all", "all"]),
+            "op_s": chance.choice([None, 0.01, 0.05]),
+        },
+    ),
     "drain": Drawn(2),
     "flush": Drawn(6, lambda chance: {"timeout_s": chance.choice([0.0, 0.05, 5.0, 600.0])}),
     "close_session": Drawn(1, lambda chance: {"session": f"s{chance.randint(0, 4)}"}),

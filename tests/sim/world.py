@@ -178,7 +178,7 @@ class World:
 
     async def _stop(self, process: Process, timeout_s: float) -> None:
         """End in order: what the exit code calls durable is durable."""
-        calm = not (self.rough or self.disk_trouble or process.failures)
+        calm = not self._rough_since(process)
         work = asyncio.ensure_future(end_in_order(process.tree, timeout_s))
         await asyncio.wait({work, *self._keepers[-1:]}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done() or process.given_up:
@@ -193,7 +193,7 @@ class World:
             self.books.wrong("it stopped with 1, and nothing was wrong")
 
     def _rough_since(self, process: Process) -> bool:
-        return self.rough or self.disk_trouble or bool(process.failures or process.lost)
+        return self.rough or self.slow or self.disk_trouble or bool(process.failures or process.lost)
 
     async def _fallen(self, process: Process, how: End, seed: int) -> FaultDisk:
         """Take a process down; return the disk that the next one finds."""
