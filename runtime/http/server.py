@@ -17,7 +17,6 @@ from .guard import cors_headers, guard_middleware
 from .listening import Connection, HttpBindError, Listener
 from .responses.store import ResponseStore
 from .routes.answering import Answering
-from .routes.answering import Answering
 from .routes.anthropic import AnthropicRoutes
 from .routes.cache import CacheRoutes
 from .routes.chat import ChatRoutes
@@ -153,7 +152,6 @@ class HttpServer:
             middlewares=[self._boundary.middleware(), guard_middleware(options, self._access)],
             client_max_size=options.max_body_bytes,
         )
-        answering = Answering(serving, options, self._metrics)
         answering = Answering(serving, options, self._metrics)
         routes = [
             *ChatRoutes(answering).routes(),

@@ -32,7 +32,7 @@ class Encoder(Protocol):
     """Turns the progress of a call into the bytes of a stream."""
 
     def start(self, admitted: Admitted, /) -> bytes:
-        """Return what the stream begins with; it goes with the first data, so failures before are statuses."""
+        """Return what the stream begins with; it goes with the first data: failures before are statuses."""
         ...
 
     def progress(self, progress: Progress) -> bytes:
