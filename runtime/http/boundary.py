@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import ClientConnectionResetError, web
 
-from ..kernel.errors import AskError
+from ..kernel.errors import ActorGone, AskError
 from ..logs import request_context
 from .errors import HttpError, envelope_for, internal, timed_out
 from .exchange import EXCHANGE, Exchange, fresh_id, request_id
@@ -117,7 +117,8 @@ class Boundary:
                 raise caught  # the client left while it was being written to
             case TimeoutError() if exchange.timeout.expired():
                 return exchange.stopped or timed_out(self._timeout_s), None
-            case AskError() if caught.retryable:
+            case AskError() if caught.retryable or isinstance(caught, ActorGone):
+                # A part that is gone restarts with one that crashed, or is shutting down.
                 message = "A part of the server is restarting or too busy."
                 return HttpError(503, caught.code, message, retry_after_s=1.0), caught
             case _:

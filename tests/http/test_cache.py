@@ -10,7 +10,7 @@ from samovar.actors.requests import PrefixReuse, Refused
 from samovar.runtime.engine.prompt import GivenIds, PlainText
 from samovar.runtime.http.cache_page import page_of
 from samovar.runtime.http.serving import Readiness
-from samovar.runtime.kernel import ActorCrashed
+from samovar.runtime.kernel import ActorCrashed, ActorGone
 from samovar.storage.entry import StoredEntry
 from samovar.storage.tokens import TokenIds
 
@@ -60,6 +60,7 @@ def test_administration_needs_an_admin_key(call: Call) -> None:
     ("error", "status", "code"),
     [
         (ActorCrashed("serving/residency", "Drain", "boom"), 503, "actor_crashed"),
+        (ActorGone("storage/durability", "Flush", "stopped with the archive"), 503, "actor_gone"),
         (ValueError("secret /srv/path"), 500, "internal_error"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_refusal_is_a_status_before_any_byte(
     ("error", "status", "code"),
     [
         (ActorCrashed("serving/scheduler", "Submit", "boom"), 503, "actor_crashed"),
-        (ActorGone("serving/scheduler", "Submit", "gone"), 500, "internal_error"),
+        (ActorGone("serving/scheduler", "Submit", "gone"), 503, "actor_gone"),
         (ValueError("secret /srv/path"), 500, "internal_error"),
         (TimeoutError("not the request's own limit"), 500, "internal_error"),
         (ConnectionResetError("an engine's own socket"), 500, "internal_error"),
