@@ -22,6 +22,7 @@ from ..runtime.kernel import (
     Deferred,
     Overloaded,
     Terminated,
+    Timer,
 )
 from .archive import Withdrawn
 from .caching.gate import Candidates
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 
 PROVISIONAL_S: Final = 2.0
 """How long a provisional checkpoint is not written unless it is asked for: a short reply supersedes it."""
+LEAST_S: Final = 0.001
+"""How soon a timer is set at the least, so that one which fires a rounding error early does not spin."""
 ADMIN_ASKS: Final = 16
 """How many drains, clears and explanations may be under way, each kind."""
 _take_ids = itertools.count(1)
@@ -208,6 +211,8 @@ class ResidencyActor(Actor[ResidencyMessage]):
         self._drains: list[_Drain] = []
         self._clears = 0
         self._explains = 0
+        self._due: Timer | None = None
+        self._due_s = 0.0
 
     async def started(self) -> None:
         """Watch durability, whose restart forgets what it was told."""
@@ -314,7 +319,16 @@ class ResidencyActor(Actor[ResidencyMessage]):
         withhold_s = PROVISIONAL_S if message.provisional else 0.0
         self._ram.put(message.checkpoint, message.session, now_s, withhold_s=withhold_s)
         if withhold_s and self._durability is not None:
-            self.ctx.after(withhold_s, Due())
+            self._set_due(now_s + withhold_s)
+
+    def _set_due(self, at_s: float) -> None:
+        """Wake at ``at_s``, or before. One timer for all: a burst of prompts must not use up the actor's."""
+        if self._due is not None:
+            if self._due_s <= at_s:
+                return
+            self._due.cancel()
+        self._due_s = at_s
+        self._due = self.ctx.after(max(LEAST_S, at_s - self.ctx.now_s()), Due())
 
     def _set_tick(self) -> None:
         self.ctx.after(self._options.tick_s, Tick())
@@ -326,6 +340,9 @@ class ResidencyActor(Actor[ResidencyMessage]):
         now_s = self.ctx.now_s()
         self._ram.announce_due(now_s)
         if isinstance(message, Due):
+            self._due = None
+            if (next_s := self._ram.next_due_s(now_s)) is not None:
+                self._set_due(next_s)
             return
         self._ram.demote_idle(now_s)
         self._advance_drains()

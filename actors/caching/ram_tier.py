@@ -211,6 +211,14 @@ class RamTier:
         """Announce what was withheld for long enough, and what durability had no room for."""
         self.announce(entry for entry in self.entries if entry.withheld_until_s <= now_s)
 
+    def next_due_s(self, now_s: float) -> float | None:
+        """Return when the next withheld entry is due, after ``now_s``; None when none ever is."""
+        due_s = min(
+            (entry.withheld_until_s for entry in self.entries if entry.withheld_until_s > now_s),
+            default=math.inf,
+        )
+        return None if due_s == math.inf else due_s
+
     def announce_all(self) -> int:
         """Announce everything that is not durable; return how many entries that are."""
         self.announce(self.entries)

@@ -577,6 +577,23 @@ async def test_a_provisional_state_is_written_when_its_time_has_come_unless_it_i
 
 
 @virtual
+async def test_a_burst_of_provisional_states_takes_one_timer() -> None:
+    """Found by the simulation (seed 1, "huge"): a timer for each used up all that an actor may have."""
+    async with Cache(max_bytes=100_000) as cache:
+        for first in range(300):
+            cache.residency.put(checkpoint(first, 1), None, provisional=True)
+            await cache.kit.settle()
+        assert cache.announced() == []
+        await cache.kit.advance(1.0)
+        cache.residency.put(checkpoint(1000, 1), None, provisional=True)
+        await cache.kit.advance(1.01)
+        assert len(cache.announced()) == 300
+        await cache.kit.advance(1.0)
+        (last,) = cache.announced()
+        assert last.checkpoint.spec.tokens.tolist() == [1000, 1]
+
+
+@virtual
 async def test_a_flush_does_not_wait_for_what_is_provisional() -> None:
     async with Cache() as cache:
         cache.residency.put(checkpoint(1, 2, 3), None, provisional=True)
