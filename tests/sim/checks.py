@@ -167,7 +167,7 @@ def _check_disk(world: World, process: Process) -> None:
     kept = sum(len(data) for path, data in world.disk.files().items() if path.suffix in {".kv", ".tmp"})
     figures = directory.figures()
     known = figures.total_bytes + figures.foreign_bytes
-    if kept > known and not world.books.unreadable:
+    if kept > known and not (world.books.unreadable or world.books.blind):
         world.books.wrong(f"{kept} bytes of files, of which {known} are known: {figures}")
 
 

@@ -120,6 +120,9 @@ class Process:
             report = opening()
             if self.present:
                 self.directory = made
+                self.world.books.blind = bool(report.failures)
+                if report.failures or self.world.disk_trouble:
+                    self.owed.clear()
                 self.world.books.opened(made, "by a scan", certain=not self.world.disk_trouble)
             return report
 
