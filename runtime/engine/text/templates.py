@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Final, cast
 
 import jinja2
 
 from ..errors import PromptError, TemplateError
 from .arranging import ARRANGEMENTS, leaves_out
+from .call_ids import renamings_for
 from .client_text import as_client_text
 from .controls import lone_surrogate, strings_of
 from .plain_tools import in_plain_text, with_tools_told
@@ -70,8 +72,8 @@ class ChatTemplate:
     """Renders conversations; any thread.
 
     What the client sent reaches the template in the form that it takes (``arranging.py``,
-    ``tool_arguments.py``); where the template has no place for tools, they are told in plain text
-    (``plain_tools.py``). Control tokens that the client typed stay text (``client_text.py``).
+    ``tool_arguments.py``, ``call_ids.py``); where the template has no place for tools, they are told in
+    plain text (``plain_tools.py``). Control tokens that the client typed stay text (``client_text.py``).
     """
 
     def __init__(self, wrapper: TokenizerWrapper, controls: Controls, reply: ReplyFormat) -> None:
@@ -140,6 +142,7 @@ class _One:
         self._tools = cast("list[object]", controls.exchange_all(conversation.tools))
         self._kwargs = cast("Mapping[str, object]", controls.exchange_all(dict(conversation.template_kwargs)))
         self._tried: list[Messages] = []
+        self._ways = [*product(renamings_for(reply.tools.parser), WRITINGS)]
         self.refusal: Exception | None = None
 
     def sent(self, messages: Messages) -> Messages:
@@ -149,9 +152,9 @@ class _One:
     def attempt(self, arrangement: Arrangement, messages: Messages) -> str | None:
         """Return the rendered text with the messages arranged so; None where the template refuses."""
         native = self._reply.tools.native
-        calls = any(message.get("tool_calls") for message in messages)
-        for writing in WRITINGS if native and calls else WRITINGS[:1]:
-            written = self.sent(with_arguments(messages, writing) if native else messages)
+        calls = any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
+        for rename, writing in self._ways if native and calls else self._ways[:1]:
+            written = self.sent(with_arguments(rename(messages), writing) if native else messages)
             told = written if native else self._in_plain_text(written)
             arranged = arrangement(told)
             if arranged in self._tried:
