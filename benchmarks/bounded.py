@@ -75,6 +75,7 @@ STEPS = (
     Step("storage", ("--quick",), 90.0),
     Step("lone_restore", ("--megabytes", "50", "--rounds", "5"), 30.0),
     Step("long_run", ("--requests", "200"), 60.0),
+    Step("retention", ("--only", "agentic", "--capacity", "5"), 60.0, traces),
     Step("engine", ("--rows", "1,4", "--prompts", "512", "--tokens", "16", "--rounds", "2"), 120.0),
     Step(
         "engine",

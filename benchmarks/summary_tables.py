@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 
+KV_SCHEMES = ("bf16", "kv8", "kv4")
+RETENTION_POLICIES = ("ram", "ram+ssd", "ram, clairvoyant", "whole lru", "blocks lru", "opt", "opt, ram+ssd")
+
+
 def tables_of(name: str, result: dict[str, Any]) -> str:
     """Return the section of one result file; ``name`` is the file's without its ending."""
     made = str(result.get("date") or result.get("when") or "?")[:16].replace("T", " ")
@@ -39,7 +43,8 @@ def _machine(result: dict[str, Any]) -> str:
     machine: Any = result.get("machine", "?")
     if isinstance(machine, str):
         return machine
-    return f"{machine.get('arch') or machine.get('processor')}, {machine.get('cores', '?')} cores"
+    kind = next((machine[key] for key in ("arch", "processor", "system") if machine.get(key)), "?")
+    return f"{kind}, {machine.get('cores', '?')} cores"
 
 
 def _engine(result: dict[str, Any]) -> str:
@@ -170,6 +175,38 @@ def _slow_reader(result: dict[str, Any]) -> str:
     return markdown(["rate beside slow and idle clients / alone", "least of the rounds", "most"], rows)
 
 
+def _streams(result: dict[str, Any]) -> str:
+    keys = ("aggregate_tps_whole", "decode_tps_stream", "ttft_max_s")
+    schemes = {name: result[name] for name in KV_SCHEMES if not isinstance(result.get(name, ""), str)}
+    rows = [
+        [scheme, count, *(number(each.get(key)) for key in keys)]
+        for scheme, counts in schemes.items()
+        for count, each in counts.items()
+    ]
+    said = [f"{name}: {result[name]}." for name in KV_SCHEMES if isinstance(result.get(name), str)]
+    head = ["KV", "streams", "aggregate, tokens/s", "decode of a stream, tokens/s", "longest TTFT, s"]
+    return "\n\n".join([markdown(head, rows), *said])
+
+
+def _retention(result: dict[str, Any]) -> str:
+    head = ["trace, RAM for", *RETENTION_POLICIES, "ram+ssd, restores", "ram+ssd, written / distinct"]
+    return markdown(
+        head,
+        [
+            [f"{trace}, {capacity:.0%}", *_retention_cells(found["figures"], capacity)]
+            for trace, found in result["results"].items()
+            for capacity in dict.fromkeys(each["capacity"] for each in found["figures"])
+        ],
+    )
+
+
+def _retention_cells(figures: list[dict[str, Any]], capacity: float) -> list[str]:
+    by = {each["policy"]: each for each in figures if each["capacity"] == capacity}
+    hits = [number(by[name]["hit"] if name in by else None) for name in RETENTION_POLICIES]
+    disk = by.get("ram+ssd", {})
+    return [*hits, number(disk.get("restores")), number(disk.get("written"))]
+
+
 def _yes(met: bool | None) -> str:
     return {True: "yes", False: "**no**", None: "-"}[met]
 
@@ -184,6 +221,8 @@ MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "serving": _serving,
     "compare": _compare,
     "outside": _outside,
+    "retention": _retention,
     "storage": _storage,
+    "streams": _streams,
     "slow_reader": _slow_reader,
 }

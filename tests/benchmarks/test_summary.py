@@ -53,6 +53,28 @@ def test_a_result_of_an_unknown_kind_is_named_with_its_command() -> None:
     assert text.startswith("### new-thing\n\n`python -m benchmarks.new`, 2026-11-30 01:02 UTC")
 
 
+def test_a_comparison_shows_ratios_failures_and_who_was_not_there() -> None:
+    figure = {"scenario": "repeat", "unit": "s", "values": {"samovar": 2.0, "b": 5.0}, "ratios": {"b": 2.5}}
+    servers = {
+        name: {"versions": {name: "1"}, "outcomes": outcomes}
+        for name, outcomes in (("samovar", {}), ("b", {}), ("c", {"repeat": ["failed: 500"]}))
+    }
+    text = tables_of(
+        "compare", {"figures": {"TTFT": figure}, "servers": servers, "skipped": {"d": "not here"}}
+    )
+    assert "| TTFT (s) | 2 | 5 (2.50) | failed |" in text
+    assert text.endswith("- c, repeat: failed: 500\n- d: skipped: not here")
+
+
+def test_a_replay_shows_a_row_for_each_capacity() -> None:
+    figures = [
+        {"policy": "ram+ssd", "capacity": 0.05, "hit": 0.5, "restores": 3, "written": 1.5},
+        {"policy": "opt", "capacity": 0.05, "hit": 0.75},
+    ]
+    text = tables_of("retention", {"results": {"tau": {"figures": figures}}})
+    assert text.endswith("| tau, 5% | - | 0.5 | - | - | - | 0.75 | - | 3 | 1.5 |")
+
+
 def test_numbers_have_three_digits() -> None:
     assert [number(each) for each in (None, 39054.2, 123.4, 12.345, 0.00834)] == [
         "-",
