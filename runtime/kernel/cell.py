@@ -264,7 +264,7 @@ class Cell(Inbox):
             elif unbidden and not starting:
                 self.parent.child_ended(self, failure)
             elif failure is not None:
-                self.system.observer.failed(failure, None)
+                self.system.failed(failure, None)
 
     async def _serve(self, context: Context[Any], started: asyncio.Future[Exception | None]) -> None:
         actor: Actor[Any] = self.spec.factory()
@@ -379,7 +379,7 @@ class Cell(Inbox):
     def report(self, error: BaseException) -> None:
         """Publish an error that came up while an incarnation was ending and can no longer crash it."""
         failure = Failure(self.path, self.incarnation, error, None, self.now_s())
-        self.system.observer.failed(failure, None)
+        self.system.failed(failure, None)
 
     # -- figures ------------------------------------------------------------------------------------------
 

@@ -116,3 +116,18 @@ class UnstoppableChild(KernelError):
     """A child cannot start: its last incarnation outlived its budgets, stuck most likely in a thread."""
 
     code = "unstoppable"
+
+
+def forget_tracebacks(error: BaseException) -> None:
+    """Drop the tracebacks of an error and of all that led to it.
+
+    Their frames hold the incarnation that failed, with all its state, for as long as the failure is remembered.
+    """
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            waiting += [each.__cause__, each.__context__]

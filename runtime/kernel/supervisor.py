@@ -134,7 +134,7 @@ class Supervisor:
             worst = max(worst, outcome, key=lambda each: _SEVERITY[each])
         for event in self._events:
             if event.failure is not None:  # nobody decides about it any more, but it must be known
-                self.system.observer.failed(event.failure, None)
+                self.system.failed(event.failure, None)
         self._events.clear()
         return worst
 
@@ -200,11 +200,11 @@ class Supervisor:
         if index in self._due_s or child.incarnation != event.incarnation or child.state == "gone":
             # It ended beside a sibling whose group took it along: its restart is planned or done already.
             if failure is not None:
-                self.system.observer.failed(failure, max(0.0, self._due_s.get(index, now_s) - now_s))
+                self.system.failed(failure, max(0.0, self._due_s.get(index, now_s) - now_s))
             return
         if not restarts(child.spec.restart, crashed=failure is not None):
             if failure is not None:
-                self.system.observer.failed(failure, None)
+                self.system.failed(failure, None)
             child.retire()
             return
         if failure is None:
@@ -215,10 +215,10 @@ class Supervisor:
     async def _plan(self, failed: int, failure: Failure) -> None:
         """Stop the group of child ``failed`` and plan its restart. Raises _GiveUp."""
         if not self._window.admit(self.system.now_s()):
-            self.system.observer.failed(failure, None)
+            self.system.failed(failure, None)
             raise _GiveUp(failure, self._storm(failure))
         delay_s = self.spec.backoff.delay_s(self._window.count, self.system.chance)
-        self.system.observer.failed(failure, delay_s)
+        self.system.failed(failure, delay_s)
         due_s = self.system.now_s() + delay_s
         for index in reversed(affected(self.spec.strategy, failed, len(self.children))):
             child = self.children[index]

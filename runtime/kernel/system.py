@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .cell import Cell
 from .deadlines import Deadlines
-from .errors import InjectedCrash, StartFailed
+from .errors import InjectedCrash, StartFailed, forget_tracebacks
 from .observer import Observer, Silent
 from .supervisor import Supervisor
 from .turn import Turn
@@ -143,6 +143,11 @@ class ActorSystem:
         self.root.retire()
         if not self._gave_up.done():
             self._gave_up.set_result(failure)
+
+    def failed(self, failure: Failure, restart_in_s: float | None) -> None:
+        """Tell the observer of a failure; from then on it is kept without what its tracebacks hold."""
+        self.observer.failed(failure, restart_in_s)
+        forget_tracebacks(failure.error)
 
     def bury(self, letter: DeadLetter) -> None:
         """Record a dead letter (called by cells)."""

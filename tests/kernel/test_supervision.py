@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from typing import Any
 
 import pytest
@@ -547,3 +549,38 @@ async def test_an_ask_during_the_backoff_waits_for_the_next_incarnation() -> Non
         assert kit.system.now_s() == 1.0
         kit.failure("a", ValueError)
         kit.dead_letter("a", "crashed")
+
+
+@pytest.mark.parametrize("injected", [False, True])
+def test_a_failure_is_remembered_without_the_incarnation_that_failed(injected: bool) -> None:
+    """Found by the soak: a crashed cache was held, with all that it had in RAM, until its actor crashed again."""
+    lived: list[weakref.ref[Worker]] = []
+
+    async def fail(self: Worker) -> None:
+        state = [self]
+        try:
+            raise KeyError(len(state))
+        except KeyError as cause:
+            raise ValueError("boom") from cause
+
+    async def note(self: Worker) -> None:
+        lived.append(weakref.ref(self))
+
+    @virtual
+    async def check() -> None:
+        a = worker("a", on_started=note)
+        async with KitSystem(root(a)) as kit:
+            if injected:
+                await crash(kit, "a")
+            else:
+                a.ref.tell(Run(fail))
+            await kit.advance(2.0)
+            failure = kit.failure("a", Exception)
+            (figures,) = [each for each in kit.system.figures() if each.path == "a"]
+            assert figures.last_failure is failure
+            gc.collect()
+            assert [ref() is None for ref in lived] == [True, False]
+            if not injected:
+                kit.dead_letter("a", "crashed")
+
+    check()
