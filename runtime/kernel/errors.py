@@ -121,7 +121,7 @@ class UnstoppableChild(KernelError):
 def forget_tracebacks(error: BaseException) -> None:
     """Drop the tracebacks of an error and of all that led to it.
 
-    Their frames hold the incarnation that failed, with all its state, for as long as the failure is remembered.
+    Their frames hold the incarnation that failed, with all its state, as long as the failure is remembered.
     """
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
