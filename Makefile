@@ -85,6 +85,14 @@ FROM ?= 1000
 sim: $(VENV)/.installed-dev
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.sim.run --seeds $(SEEDS) --from $(FROM) --jobs 2 --shrink $(ARGS)
 
+# The default model, then a tiny random one that meets far more mishaps a minute. What was found is printed with
+# the seed; add runs to benchmarks/results/soak.json with ARGS="--json benchmarks/results/soak.json".
+MINUTES ?= 10
+
+soak: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.soak.run --minutes $(MINUTES) $(ARGS)
+	$(BIN)/python -m tests.soak.run --minutes $(MINUTES) --model tiny $(ARGS)
+
 # Ten minutes at most; what needs a GPU, the peers or recorded traces is skipped and said so. The commands of the
 # recorded results are in benchmarks/README.md.
 bench: $(VENV)/.installed-bench

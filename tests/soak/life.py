@@ -7,6 +7,8 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.long_run_flat import WARM_UP_SHARE
+
 from . import disk, ways
 from .floor import Floor
 from .mishaps import Mishaps
@@ -28,6 +30,7 @@ ENDS_S = 90.0
 TICK_S = 0.5
 ASKED_AGAIN = 6
 PROMISED = 12
+PASSING_ERRORS = {"ActorCrashed", "ActorGone", "AskTimeout", "Overloaded"}
 STILL = {
     "scheduler": ("queued", "running"),
     "prompt_cache": ("leases", "waiting", "restoring"),
@@ -62,16 +65,22 @@ class Life:
         self._counters = Counters(tally)
         self._log_read = 0
 
-    def run(self, seconds: float, ending: str, crashes: Sequence[str] = ()) -> None:
-        """Live for about ``seconds`` from when it is ready, then end it. ``crashes``: of groups, at once."""
+    def run(self, seconds: float, ending: str, *, crashes: Sequence[str] = (), judged: bool = False) -> None:
+        """Live for about ``seconds`` from when it is ready, then end it. ``crashes``: of groups, at once.
+
+        ``judged``: memory must stay flat after the first third, so nothing is crashed after that: MLX keeps
+        two threads of each lane that has crashed, for good.
+        """
         try:
             with self._floor:
                 self._begin()
                 self._floor.open()
                 for group in crashes:
                     self.mishaps.crash(group)
-                until_s = time.monotonic() + seconds
+                begun_s = time.monotonic()
+                until_s = begun_s + seconds
                 while time.monotonic() < until_s:
+                    self.mishaps.crashing = not judged or time.monotonic() < begun_s + seconds * WARM_UP_SHARE
                     self._bout(min(self._chance.uniform(2.0, 5.0), until_s - time.monotonic()))
                     self._rest()
                 self._end(ending)
@@ -84,7 +93,8 @@ class Life:
             self._floor.open()
         self._read_log()
         self._counters.add_up()
-        self._vitals.judge(self._book.profile.bounds, self._tally)
+        if judged:
+            self._vitals.judge(self._book.profile.bounds, self._tally)
 
     # -- the start
 
@@ -268,6 +278,8 @@ def is_trouble(line: dict[str, Any] | str) -> bool:
             return "InjectedCrash" not in str(line.get("error"))
         case "supervisor_gave_up":  # a supervisor that was crashed itself
             return "InjectedCrash" not in str(line.get("last_failure"))
+        case "request_error":  # what the client was told of as a 503
+            return line["exception"][0]["exc_type"] not in PASSING_ERRORS
         case "request" | "reload_refused":
             return False
         case _:

@@ -42,7 +42,7 @@ class Soak:
     def for_minutes(self, minutes: float) -> None:
         """Live one long life, half of the time, to see memory; then short ones; then verify the files."""
         until_s = time.monotonic() + 60.0 * minutes
-        self.live().run(30.0 * minutes, "flush and kill")
+        self.live().run(30.0 * minutes, "flush and kill", judged=True)
         while (left_s := until_s - time.monotonic()) > SHORTEST_S:
             ending = self._chance.choice(ENDINGS)
             self.live().run(min(left_s, self._chance.uniform(SHORTEST_S, LONGEST_S)), ending)

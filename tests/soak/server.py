@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from .tally import Tally
 
 ANSWER_S = 90.0
+ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "1"}
+"""One arena: many grow by some MiB each, slowly, and a leak as slow could not be told from that."""
 GRACE_S = 15.0
 PAUSE_S = 0.03
 PASSING = {
@@ -41,7 +44,7 @@ class Server:
 
     def __init__(self, tally: Tally, command: list[str]) -> None:
         self.tally = tally
-        self.process = ServerProcess(*command)
+        self.process = ServerProcess(*command, env=os.environ | ENVIRONMENT)
         self.dying = False
         self.requests = 0
         self._troubled_until_s = 0.0

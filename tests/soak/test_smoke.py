@@ -60,7 +60,8 @@ def test_errors_in_the_log_count_unless_they_were_made_on_purpose() -> None:
     failed = {"event": "actor_failed", "level": "error"}
     assert is_trouble(failed | {"error": "KeyError: 3"})
     assert not is_trouble(failed | {"error": "InjectedCrash: http: crashed on purpose"})
-    assert is_trouble({"event": "request_error", "level": "error"})
+    assert is_trouble({"event": "request_error", "level": "error", "exception": [{"exc_type": "KeyError"}]})
+    assert not is_trouble({"event": "request_error", "exception": [{"exc_type": "ActorCrashed"}]})
     assert is_trouble("Traceback (most recent call last):")
     assert not is_trouble({"event": "ready", "level": "info"})
 
