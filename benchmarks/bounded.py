@@ -69,6 +69,7 @@ class Step:
 
 
 STEPS = (
+    Step("summary", ("--check",), 20.0),
     Step("kernel", ("--rounds", "6"), 60.0),
     Step("http", ("--seconds", "2", "--serving", "benchmarks.http_tree:over_tree"), 60.0),
     Step("slow_reader", (), 90.0),
@@ -85,7 +86,6 @@ STEPS = (
     ),
     Step("outside", ("--quick", "--limit-min", "2"), 120.0, load_generator),
     Step("compare", ("--quick", "--limit-min", "4"), 300.0),
-    Step("summary", ("--check",), 20.0),
 )
 
 
