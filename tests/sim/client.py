@@ -15,7 +15,7 @@ from .engine import reply_to
 from .plan import POISON
 
 if TYPE_CHECKING:
-    from samovar.actors.stream import StreamEvent
+    from samovar.actors.stream import RequestStream, StreamEvent
 
     from .plan import Client, Turn
     from .process import Process
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TRIES = 12
 AGAIN_S = 0.7
+IN_FLIGHT = 4
+"""Tokens that may be decoded while a cancellation is on its way."""
 Outcome: TypeAlias = Literal["finished", "left", "lost", "failed", "refused", "error"]
 
 
@@ -48,6 +50,7 @@ class Call:
         self.expected = reply_to(self.prompt, min(turn.max_tokens, room)) if room > 0 else ""
         self.got = ""
         self.left = False
+        self.left_after = 0
         self.asked_at_clear = 0
 
     def wrong(self, what: str) -> None:
@@ -80,12 +83,23 @@ class Call:
                 if isinstance(event, Delta):
                     self._heard(event)
                 if event is stream.terminal:
+                    self._check_dropped(stream, process)
                     return self._ended(event, events, admission, process)
             if turn.leaves_at is not None and stream.emitted_tokens >= turn.leaves_at:
-                self.left = True
-                stream.cancel()
+                self._leave(stream)
             if turn.read_s:
                 await asyncio.sleep(turn.read_s)
+
+    def _leave(self, stream: RequestStream) -> None:
+        if not self.left:
+            self.left, self.left_after = True, stream.emitted_tokens
+            stream.cancel()
+
+    def _check_dropped(self, stream: RequestStream, process: Process) -> None:
+        """Nobody decodes on for who has left: a step or two are under way, no more."""
+        more = stream.emitted_tokens - self.left_after
+        if self.left and more > IN_FLIGHT and not process.failures:
+            self.wrong(f"{more} tokens were decoded after it was cancelled")
 
     def _heard(self, event: Delta) -> None:
         self.got += event.text
