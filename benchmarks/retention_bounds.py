@@ -1,11 +1,11 @@
-"""What other ways to keep prompts would have done with the same trace: blocks by LRU and OPT, whole prompts by LRU.
+"""What other ways to keep prompts would do: blocks by LRU and OPT, whole prompts by LRU.
 
-``least_recent`` and ``farthest`` keep blocks, each once however many prompts share it, and count what a prompt
-finds at its beginning without a gap. ``farthest`` is Belady's MIN with bypass: with blocks of one size it is the
-best that any cache of that many blocks can do, also one that knows prefixes, since a block is never needed
-sooner than the ones before it: what it keeps has no gaps. Our own caches keep whole states, shared by no two
-entries, so they cannot reach it; and a last block with fewer tokens counts as a whole one here, which makes it
-exact in blocks and a little off in tokens.
+``least_recent`` and ``farthest`` keep blocks, each once however many prompts share it, and count what a
+prompt finds at its beginning without a gap. ``farthest`` is Belady's MIN with bypass: with blocks of one size
+it is the best that any cache of that many blocks can do, also one that knows prefixes, since a block is never
+needed sooner than the ones before it: what it keeps has no gaps. Our own caches keep whole states, shared by
+no two entries, so they cannot reach it; and a last block with fewer tokens counts as a whole one here, which
+makes it exact in blocks and a little off in tokens.
 
 ``whole_prompts`` keeps each prompt as one object, its whole blocks, and lends it only to a prompt that begins
 with all of it; nothing is cut to length and nothing supersedes anything.
@@ -54,7 +54,7 @@ class Order(Protocol):
         ...
 
     def yield_room(self, cache: Blocks, number: int, depth: int, wanted: int) -> int:
-        """Evict up to ``wanted`` blocks in favour of a request's block at ``depth``; return how many went."""
+        """Evict up to ``wanted`` blocks for a request's block at ``depth``; return how many went."""
         ...
 
     def same_worth(self, number: int, depth: int) -> int:
@@ -82,7 +82,7 @@ class Blocks:
         self.room -= end - start
 
     def drop_from(self, number: int, start: int, end: int, wanted: int) -> int:
-        """Drop up to ``wanted`` blocks, deepest first, of those that a request touched last; return how many."""
+        """Drop up to ``wanted`` blocks, deepest first, that a request touched last; return how many went."""
         part = self.paths[number][start:end]
         going = part[self.here[part] & (self.touched[part] == number)][-wanted:]
         self.here[going] = False

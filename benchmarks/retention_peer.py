@@ -1,7 +1,8 @@
 """kvcache-simulator (PyPI) over the same trace: an independent check of our LRU and OPT over blocks.
 
-It replays prefix blocks under budgets in GiB of a model of its catalogue, and counts the last half of the requests,
-if the cache has filled before. Its budgets are turned into numbers of blocks here, and ours counts the same half.
+It replays prefix blocks under budgets in GiB of a model of its catalogue, and counts the last half of the
+requests, if the cache has filled before. Its budgets are turned into numbers of blocks here, and ours counts
+the same half. It knows neither whole states nor a second tier, so it is no check of the cache itself.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def version() -> str | None:
 
 
 def compare(trace: Trace, shares: list[float]) -> list[Agreement]:
-    """Return both sides' hit tokens; budgets that the package leaves out, since they never fill, are left out."""
+    """Return both sides' hit tokens, without budgets that never fill: the package leaves those out."""
     from kvcache_sim import BYTES_PER_GIB, run_sweep  # noqa: PLC0415 - only for this
     from kvcache_sim.trace import parse_trace_lines  # noqa: PLC0415
 
@@ -55,7 +56,9 @@ def compare(trace: Trace, shares: list[float]) -> list[Agreement]:
     block_gib = probe["metadata"]["bytesPerBlock"] / BYTES_PER_GIB
     wanted = [max(1, int(share * len(trace.sizes))) for share in shares]
     budgets = [(blocks + 0.5) * block_gib for blocks in wanted]
-    swept = run_sweep(parsed, model_id=MODEL, budgets_gib=budgets, policies=["lru", "optimal"], backend="python")
+    swept = run_sweep(
+        parsed, model_id=MODEL, budgets_gib=budgets, policies=["lru", "optimal"], backend="python"
+    )
     return [one for point in swept["points"] for one in _agreements(trace, point)]
 
 

@@ -43,7 +43,10 @@ class Request:
 
 @dataclass(slots=True)
 class Trace:
-    """Requests in order of arrival. ``sizes``: tokens of each node; ``lengths``: as an array. ``note``: what was left out or assumed."""
+    """Requests in order of arrival.
+
+    ``sizes``: tokens of each node; ``lengths``: the same as an array. ``note``: what was left out or assumed.
+    """
 
     name: str
     note: str
@@ -118,10 +121,11 @@ def claude(folder: Path, sessions: int) -> Trace:
     """Read every n-th Claude Code session, ``sessions`` in all, one beginning a minute after the other.
 
     Sessions of equal tool and system sizes are taken to share those tokens (an assumption of the data set's
-    reader too); otherwise ids are a session's own. Tokens behind the last whole block have no id and are left out.
+    reader too); otherwise ids are a session's own. Tokens behind the last whole block have no id and are left
+    out.
     """
     path = folder / "claude_code_kvct/all.jsonl"
-    total = sum(1 for _ in path.open("rb"))
+    total = sum(1 for _ in _lines(path))
     stride = max(1, total // sessions)
     trace = Trace("claude code", f"{min(sessions, total)} of {total} sessions, every {stride}th", 64)
     for count, line in enumerate(_lines(path)):

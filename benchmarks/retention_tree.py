@@ -1,15 +1,15 @@
 """Trace replay through the real cache: the actors of both tiers, in virtual time.
 
-Real, as shipped: ResidencyActor with its lender, RAM tier, index and retention; DurabilityActor with its records,
-their order and supersession; ArchiveActor with the directory, its catalogue, cap and eviction; the kernel that
-carries their messages. Not real: the bytes (``retention_world.py``), the clock (the test kit's, which jumps to
-whatever is due next), and the lane, of which only what it publishes is here, as
-``runtime/engine/batching/publishing.py`` does for a model whose state trims: the prompt's state, provisionally,
-when it was not nearly all borrowed, and the whole row's at its end.
+Real, as shipped: ResidencyActor with its lender, RAM tier, index and retention; DurabilityActor with its
+records, their order and supersession; ArchiveActor with the directory, its catalogue, cap and eviction; the
+kernel that carries their messages. Not real: the bytes (``retention_world.py``), the clock (the test kit's,
+which jumps to whatever is due next), and the lane, of which only what it publishes is here, as
+``runtime/engine/batching/publishing.py`` does for a model whose state trims: the prompt's state,
+provisionally, when it was not nearly all borrowed, and the whole row's at its end.
 
-A request arrives when the trace says, or once the one before has its prefix; prefilling and reading take no time,
-a reply takes 20 ms a token, and meanwhile its lease holds. The cost gate is open. What the replies are is not in
-the traces, so the state at the end is the prompt's.
+A request arrives when the trace says, or once the one before has its prefix; prefilling and reading take no
+time, a reply takes 20 ms a token, and meanwhile its lease holds. The cost gate is open. What the replies are
+is not in the traces, so the state at the end is the prompt's.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ from samovar.runtime.engine.checkpoint import MemoryReading
 from samovar.runtime.kernel import Actor, ActorSystem, ChildSpec, SupervisorSpec
 from samovar.storage.directory import CheckpointDirectory
 from samovar.storage.identity import Identity
-from samovar.storage.retention import LeastRecentlyUsed
 from samovar.storage.room import Limits
 
 from tests.kit.loop import VirtualLoop
 
+from .retention_orders import Books, Clairvoyant, Watched, coming_uses
 from .retention_traces import DECODE_TPS
 from .retention_world import TOKEN_BYTES, InlinePool, SizedDisk, SizedReaders, SizedState, SizedWriters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from samovar.storage.residence import Resident
     from samovar.storage.retention import Retention
 
     from .retention_traces import Request, Trace
@@ -55,95 +54,6 @@ WRITERS, WRITE_BYTES_PER_S = 2, 2e9
 TIMEOUT_S: Final = 600.0
 AFTER_S: Final = 120.0
 SAMPLE: Final = 64
-
-
-class Books:
-    """What RAM holds, seen through its retention. ``repeated``: held tokens for each distinct one, at times."""
-
-    def __init__(self, sizes: list[int]) -> None:
-        self._sizes = np.array(sizes, dtype=np.int64)
-        self._entries: dict[Any, None] = {}
-        self._bytes = 0
-        self.peak_bytes = 0
-        self.repeated: list[float] = []
-
-    def came(self, entry: Resident[Any]) -> None:
-        """Count an entry in."""
-        self._entries[entry] = None
-        self._bytes += entry.held_bytes
-        self.peak_bytes = max(self.peak_bytes, self._bytes)
-
-    def went(self, entry: Resident[Any]) -> None:
-        """Count an entry out."""
-        del self._entries[entry]
-        self._bytes -= entry.held_bytes
-
-    def sample(self) -> None:
-        """Look at how much of what is held is there more than once."""
-        longest: dict[int, int] = {}
-        for entry in self._entries:
-            nodes, counts = np.unique(np.frombuffer(entry.tokens.to_bytes(), "<u4"), return_counts=True)
-            for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
-                longest[node] = max(count, longest.get(node, 0))
-        distinct = sum(longest.values())
-        if distinct:
-            self.repeated.append(sum(len(entry.tokens) for entry in self._entries) / distinct)
-
-
-class Watched(LeastRecentlyUsed[Any]):
-    """The shipped order, with books."""
-
-    def __init__(self, books: Books) -> None:
-        super().__init__()
-        self._books = books
-
-    def admit(self, entry: Any) -> None:
-        """Take in."""
-        super().admit(entry)
-        self._books.came(entry)
-
-    def discard(self, entry: Any) -> None:
-        """Let go."""
-        super().discard(entry)
-        self._books.went(entry)
-
-
-class Clairvoyant(Watched):
-    """Lets go first of what is of use last: an entry is used when a prompt shares all but the end of it.
-
-    No bound: it knows the future but not sizes, and takes no account of what a later entry will supersede. It
-    tells how much of what is lost to OPT is the order's, and how much is that entries repeat their prefixes.
-    """
-
-    def __init__(self, books: Books, uses: dict[int, np.ndarray], at: list[int]) -> None:
-        super().__init__(books)
-        self._uses = uses
-        self._at = at
-
-    def victims(self) -> Iterator[Any]:
-        """Yield the entries, farthest next use first."""
-        yield from sorted(super().victims(), key=self._next_use, reverse=True)
-
-    def _next_use(self, entry: Any) -> int:
-        uses = self._uses[entry.tokens[-1]]
-        place = int(np.searchsorted(uses, self._at[0], side="right"))
-        return int(uses[place]) if place < len(uses) else 1 << 60
-
-
-def coming_uses(trace: Trace) -> dict[int, np.ndarray]:
-    """Return, by the last token of an entry, which requests use the last but one of its blocks.
-
-    The last one is often partial, and then the next turn has another in its place.
-    """
-    watched = {int(request.nodes[-1]): int(request.nodes[max(0, len(request.nodes) - 2)]) for request in trace.requests}
-    wanted = np.zeros(len(trace.sizes), dtype=bool)
-    wanted[list(watched.values())] = True
-    visits: dict[int, list[int]] = {node: [] for node in watched.values()}
-    for number, request in enumerate(trace.requests):
-        for node in request.nodes[wanted[request.nodes]].tolist():
-            visits[node].append(number)
-    uses = {node: np.array(numbers) for node, numbers in visits.items()}
-    return uses | {last: uses[node] for last, node in watched.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +160,7 @@ def _no_pressure() -> MemoryReading:
 async def _replayed(
     trace: Trace, ram_bytes: int, ssd_bytes: int, order: Callable[[Books], Retention[Any]], at: list[int]
 ) -> Outcome:
-    books = Books(trace.sizes)
+    books = Books()
     cache = CacheUnderReplay(trace, ram_bytes, ssd_bytes, lambda: order(books))
     await cache.system.start()
     every = max(1, len(trace.requests) // SAMPLE)

@@ -1,7 +1,7 @@
 """What trace replay puts in the place of bytes: states, files, writers and readers that have sizes only.
 
-Everything that decides is real (``retention_tree.py``). Here are the ends of it: a state that is its tokens and a
-number of bytes for each, a disk of names and lengths, and writers and readers that take time by the clock.
+Everything that decides is real (``retention_tree.py``). Here are the ends of it: a state that is its tokens
+and a number of bytes for each, a disk of names and lengths, writers that take time by the clock, and readers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HEADS: Final = 8
 HEAD_DIM: Final = 64
 LAYERS: Final = 16
 TOKEN_BYTES: Final = 2 * 2 * HEADS * HEAD_DIM * LAYERS
-"""Keys and values of a 1.2 B llama in bfloat16. Ratios do not depend on it: capacities are shares of the trace's."""
+"""Keys and values of a 1.2 B llama in bfloat16. Only the pace of writes depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class SizedWriters:
     def __len__(self) -> int:
         return self._count
 
-    async def write(self, job: WriteJob, timeout_s: float) -> StoredCheckpoint:  # noqa: ARG002, ASYNC109
+    async def write(self, job: WriteJob, timeout_s: float) -> StoredCheckpoint:  # noqa: ARG002
         """Let the time pass that the write takes, and have the file."""
         spec, reservation = job.checkpoint.spec, job.reservation
         size_bytes = file_bytes_of(spec, self._identity)
@@ -184,7 +184,7 @@ class SizedReaders:
     def __init__(self, disk: SizedDisk) -> None:
         self._disk = disk
 
-    async def restore(self, job: RestoreJob, timeout_s: float) -> Restored:  # noqa: ARG002, ASYNC109
+    async def restore(self, job: RestoreJob, timeout_s: float) -> Restored:  # noqa: ARG002
         """Bring a state back if its file is still there."""
         if job.entry.path not in self._disk.files:
             missing = FileNotFoundError(errno.ENOENT, "no such file", str(job.entry.path))
