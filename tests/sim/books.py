@@ -43,6 +43,11 @@ def uncovered(keys: Iterable[Key], entries: Iterable[StoredEntry]) -> list[Key]:
     return [key for key in keys if not any(covers(one, key) for one in by_namespace.get(key[0], ()))]
 
 
+def lengths(keys: Iterable[Key]) -> list[int]:
+    """Return how many tokens the keys have."""
+    return sorted(len(key[1]) // ID_BYTES for key in keys)
+
+
 @dataclass
 class Books:
     """``published``: every state that a lane made. ``put``: when residency got it, by a count of messages.

@@ -1,4 +1,4 @@
-"""What must hold of a tree: at any moment, at rest, of a flush, and of a process that has ended."""
+"""What must hold of a tree at any moment, at rest, and of one that goes on after a last restart."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from samovar.runtime.engine.errors import LaneStepFailed
-from samovar.runtime.kernel import AskError, InjectedCrash, StartFailed
-from samovar.runtime.kernel.errors import RestartStorm
+from samovar.runtime.kernel import AskError
 
-from tests.kit.faults import PowerLoss
-
-from .books import ID_BYTES, uncovered
+from .books import ID_BYTES, lengths, uncovered
 from .client import Call
-from .engine import Planned, serves_from
+from .engine import serves_from
+from .flushes import flushed, held_keys
 from .plan import Turn
 
 if TYPE_CHECKING:
-    from samovar.actors.spilling.spill_reports import FlushReport
-    from samovar.runtime.kernel import DeadLetter
-
     from .books import Key
     from .process import Process
     from .world import World
@@ -74,7 +68,7 @@ def _check_cleared(world: World, process: Process) -> None:
     files = () if process.directory is None else process.directory.entries()
     keys = [*held_keys(process), *((entry.namespace, entry.tokens.to_bytes()) for entry in files)]
     if risen := [key for key in keys if books.put.get(key, 0) <= books.cleared_at]:
-        books.wrong(f"cleared at message {books.cleared_at}, and there again: {_lengths(risen)}")
+        books.wrong(f"cleared at message {books.cleared_at}, and there again: {lengths(risen)}")
 
 
 async def _counters(world: World, process: Process) -> None:
@@ -156,14 +150,14 @@ def _check_disk(world: World, process: Process) -> None:
         return
     durable = [(e.namespace, e.tokens.to_bytes()) for e in residency._ram.entries if e.durable]
     if lost := uncovered(durable, directory.entries()):
-        world.books.wrong(f"durable in RAM and not on disk: {_lengths(lost)}")
+        world.books.wrong(f"durable in RAM and not on disk: {lengths(lost)}")
     if lost := uncovered(world.books.acknowledged, directory.entries()):
-        world.books.wrong(f"acknowledged and not on disk: {_lengths(lost)}")
+        world.books.wrong(f"acknowledged and not on disk: {lengths(lost)}")
     held = [(e.namespace, e.tokens.to_bytes()) for e in residency._ram.entries]
     absent = [key for key in process.owed if not _covered(key, held, world.plan.shape.kind)]
     nowhere = uncovered(uncovered(absent, directory.entries()), world.books.gone)
     if nowhere and not process.lost:
-        world.books.wrong(f"published, and in neither tier, and nothing made it go: {_lengths(nowhere)}")
+        world.books.wrong(f"published, and in neither tier, and nothing made it go: {lengths(nowhere)}")
     kept = sum(len(data) for path, data in world.disk.files().items() if path.suffix in {".kv", ".tmp"})
     figures = directory.figures()
     known = figures.total_bytes + figures.foreign_bytes
@@ -182,110 +176,6 @@ def _covered(key: Key, held: list[Key], kind: str) -> bool:
         )
         for other in held
     )
-
-
-def _lengths(keys: list[Key]) -> list[int]:
-    return sorted(len(key[1]) // ID_BYTES for key in keys)
-
-
-# -- a flush
-
-
-async def flushed(world: World, process: Process, timeout_s: float, *, must: bool = False) -> None:
-    """Flush, and hold the report against what is there."""
-    cache, books = process.tree.cache, world.books
-    owed, failures, clears = held_keys(process), len(process.failures), len(world.clears)
-    gone = sum(books.left.values())
-    if cache is None:
-        return
-    try:
-        report = await cache.flush(timeout_s)
-    except AskError as error:
-        if must:
-            books.wrong(f"a flush at rest: {error!r}")
-        return
-    if report.durable != (report.reason is None) or report.elapsed_ms > 1000.0 * (timeout_s + 2.0):
-        books.wrong(f"it contradicts itself: {report}")
-    disturbed = len(process.failures) > failures or len(world.clears) > clears or not process.present
-    if report.durable and not disturbed and process.directory is not None:
-        left = gone != sum(books.left.values())
-        lost = uncovered(owed, process.directory.entries())
-        if lost and not left:
-            books.wrong(f"flushed as durable and not there: {_lengths(lost)}")
-        for key in owed:
-            if key not in lost and uncovered([key], books.rotten):
-                books.acknowledged[key] = None
-    world.covered(f"flush {'durable' if report.durable else 'not durable'}")
-    if must and not report.durable and world.plan.shape.ssd and not books.may_evict:
-        await _confessed(world, process, report)
-
-
-async def _confessed(world: World, process: Process, report: FlushReport) -> None:
-    """At rest only what RAM had to let go may keep a flush from being durable, and it is told of once."""
-    lost = process.lost
-    if report.pending or not 0 < report.missing <= lost:
-        world.books.wrong(f"at rest, and not durable, with {lost} lost: {report}")
-    elif process.confessed:
-        world.books.wrong(f"told of again: {report}")
-    process.confessed = True
-    world.covered("flush confesses")
-
-
-def held_keys(process: Process) -> list[Key]:
-    """Return what residency holds now."""
-    residency = process.running("serving/residency")
-    entries = () if residency is None else residency._ram.entries
-    return [(entry.namespace, entry.tokens.to_bytes()) for entry in entries]
-
-
-def of_durable(world: World, process: Process, why: str) -> None:
-    """Everything that residency holds is on disk, but for what its cap does not take."""
-    directory = process.directory
-    if directory is None or world.books.may_evict:
-        return
-    held = held_keys(process)
-    if lost := uncovered(held, directory.entries()):
-        world.books.wrong(f"{why}, and not on disk: {_lengths(lost)}")
-
-
-# -- a process that has ended
-
-
-def of_ended(world: World, process: Process) -> None:
-    """Whatever failed did so by plan, and every dead letter has its reason."""
-    wrong, failed = world.books.wrong, {failure.path for failure in process.failures}
-    for failure in process.judged:
-        if not _planned(failure.error) and not (process.stopping and isinstance(failure.error, StartFailed)):
-            wrong(f"{failure!s} is no fault of the plan: {failure.error!r} {failure.error.__cause__!r}")
-    for letter in process.letters:
-        if not _explained(letter, failed, process):
-            wrong(
-                f"a dead letter for no reason: {letter.path} {letter.reason} {type(letter.message).__name__}"
-            )
-    if process.given_up and not process.failures:
-        wrong(f"{process.given_up} gave up without a failure")
-    if process.stuck and not process.stuck_allowed:
-        wrong(f"it would not stop: {process.stuck}")
-
-
-def _planned(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, InjectedCrash | Planned | PowerLoss | OSError):
-            return True
-        if not isinstance(error, LaneStepFailed | RestartStorm) and error.__cause__ is None:
-            return False
-        error = error.__cause__
-    return False
-
-
-def _explained(letter: DeadLetter, failed: set[str], process: Process) -> bool:
-    match letter.reason:
-        case "crashed" | "dropped":
-            return letter.path in failed
-        case "gone":
-            return process.stopping or bool(failed)
-        case _:
-            return False
 
 
 # -- afterwards

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from samovar.runtime.kernel import AskError
 
 from .books import ID_BYTES, covers
+from .flushes import flushed
 
 if TYPE_CHECKING:
     from tests.kit.faults import Operation
@@ -163,8 +164,6 @@ async def _drain(world: World, process: Process) -> None:
 
 
 async def _flush(world: World, process: Process, timeout_s: float) -> None:
-    from .checks import flushed  # noqa: PLC0415 - checks know the world, which knows this
-
     await flushed(world, process, timeout_s)
 
 

@@ -13,9 +13,11 @@ from samovar.runtime.kernel import StartFailed
 from tests.kit.disk import FaultDisk
 
 from . import checks
-from .books import Books, uncovered
+from .books import Books
 from .client import live
+from .endings import of_ended
 from .engine import Planned
+from .flushes import of_durable
 from .journal import Journal
 from .mishaps import happen
 from .process import Process
@@ -140,7 +142,7 @@ class World:
                     self.books.wrong(f"it does not start: {error!r}")
                 self.covered("start failed")
                 process.tree.close()
-                checks.of_ended(self, process)
+                of_ended(self, process)
                 self._adopt(self.disk.kill())
                 await asyncio.sleep(DOWN_S)
                 continue
@@ -171,7 +173,7 @@ class World:
             self.process = None
             self._up.clear()
             disk = await self._fallen(process, how, seed)
-            checks.of_ended(self, process)
+            of_ended(self, process)
             self._adopt(disk)
             await asyncio.sleep(DOWN_S)
             await self.begin()
@@ -188,7 +190,7 @@ class World:
         code = work.result()
         self.covered(f"exit {code}")
         if code == 0:
-            checks.of_durable(self, process, "stopped with 0")
+            of_durable(self, process, "stopped with 0")
         elif calm and timeout_s > 60.0 and not (self.books.may_evict or self._rough_since(process)):
             self.books.wrong("it stopped with 1, and nothing was wrong")
 
@@ -246,7 +248,7 @@ class World:
             self.books.wrong("the last stop did not bring everything to disk")
         self.process = None
         await process.end()
-        checks.of_ended(self, process)
+        of_ended(self, process)
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.wait(self._keepers)
@@ -255,11 +257,3 @@ class World:
         """Raise what is wrong."""
         if self.books.wrongs:
             raise Broken("\n".join(self.books.wrongs))
-
-    def files_hold(self, process: Process) -> list[tuple[str, bytes]]:
-        """Return what RAM holds and no file serves."""
-        residency = process.running("serving/residency")
-        if residency is None or process.directory is None:
-            return []
-        held = [(entry.namespace, entry.tokens.to_bytes()) for entry in residency._ram.entries]
-        return uncovered(held, process.directory.entries())
