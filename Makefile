@@ -23,7 +23,7 @@ CREATE := $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --up
 INSTALL := $(BIN)/python -m pip install --quiet
 endif
 
-.PHONY: help serve chat test check fuzz crash sim lint types bench format clean
+.PHONY: help serve chat test check fuzz crash sim soak lint types bench format clean
 
 help:
 	@echo "make serve    serve the default model on http://127.0.0.1:8080"
@@ -33,6 +33,7 @@ help:
 	@echo "make fuzz     try random examples until one fails, ROUNDS=10 times over (many minutes)"
 	@echo "make crash    kill servers at 200 points and random moments (ten minutes)"
 	@echo "make sim      simulate whole servers, SEEDS=2000 of them (a quarter of an hour)"
+	@echo "make soak     talk to real servers while they are crashed and killed, MINUTES=10 for each of two models"
 	@echo "make bench    run a part of every benchmark (ten minutes at most)"
 
 serve: $(VENV)/.installed

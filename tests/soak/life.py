@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .tally import Tally
 
 ENDINGS = ("kill", "flush and kill", "flush and kill", "term", "term and kill")
+READY_S = 180.0
 SETTLES_S = 40.0
 ENDS_S = 90.0
 TICK_S = 0.5
@@ -99,6 +100,7 @@ class Life:
     # -- the start
 
     def _begin(self) -> None:
+        self.server.process.wait_line("ready", READY_S)
         self.server.process.wait_ready()
         self._vitals = Vitals(self.server.process.process.pid)
         if left := disk.left_over(self._root):
