@@ -57,7 +57,7 @@ class Exchange:
             request_id=self.id,
             generation_id=call.id if call else None,
             method=request.method,
-            path=request.path,
+            path=_shown_path(request),
             status=status,
             duration_ms=round((asyncio.get_running_loop().time() - self.started_s) * 1e3, 3),
             model=call.model if call else None,
@@ -82,6 +82,12 @@ class Exchange:
 
 
 EXCHANGE: web.RequestKey[Exchange] = web.RequestKey("exchange", Exchange)
+
+
+def _shown_path(request: web.Request) -> str:
+    """Return the path as logs show it: whoever knows a stored response's id may read it."""
+    resource = request.match_info.route.resource
+    return request.path if resource is None or "id" not in request.match_info else resource.canonical
 
 
 def request_id(headers: Mapping[str, str]) -> str:

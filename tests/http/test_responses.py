@@ -247,6 +247,10 @@ def test_stored_responses_are_read_listed_and_forgotten() -> None:
             await api.responses.delete(made.id)
             with pytest.raises(openai.NotFoundError):
                 await api.responses.input_items.list(made.id)
+            assert not [
+                record for record in server.log.records if made.id in record.path
+            ]  # who knows it may read it
+            assert server.log.records[1].path == f"{PATH}/{{id}}"
 
     run(scenario())
 
