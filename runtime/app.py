@@ -20,7 +20,7 @@ from ..actors.scheduling.options import SchedulerOptions
 from .caching import TreeCache
 from .counting import PromptCounter
 from .http.access import Access
-from .http.actor import Binding, HttpActor, HttpMessage
+from .http.actor import SHUTDOWN_S, Binding, HttpActor, HttpMessage
 from .http.options import HttpOptions
 from .http.responses.store import ResponseStore, StoreLimits
 from .http.server import HttpServer
@@ -214,7 +214,7 @@ def _http_spec(
             serving, here, log, cache=cache, metrics=metrics, access=access, responses=responses
         )
 
-    return ChildSpec("http", lambda: HttpActor(server, binding), capacity=64)
+    return ChildSpec("http", lambda: HttpActor(server, binding), capacity=64, shutdown_s=SHUTDOWN_S)
 
 
 def http_options(config: Config) -> HttpOptions:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .server import HttpServer
 
 CLOSE_GRACE_S = 3.0
+SHUTDOWN_S = 10.0
+"""More than closing takes, on a busy machine too: a server whose close is cut short tells clients nothing."""
 
 
 @dataclass(frozen=True, slots=True)

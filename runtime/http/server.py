@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["HttpBindError", "HttpServer"]
 
 _FAREWELL_S = 1.0
-_FORCED_S = 0.5
+_FORCED_S = 1.0
 
 
 class _Counted:
@@ -132,7 +132,7 @@ class HttpServer:
         await self._boundary.idle_within(_FAREWELL_S)
 
     async def close(self, grace_s: float) -> None:
-        """End everything within about ``grace_s`` + 2 seconds. Idempotent.
+        """End everything within about ``grace_s`` + 3 seconds. Idempotent.
 
         Idle connections close at once. Running requests have ``grace_s`` to finish; then each is told that
         the server is shutting down, by status or error event; what still runs a second later is cancelled.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from samovar.runtime.http.actor import GetAddress
 
 from tests.cases.rig import run, serving, user
 from tests.kit.engine import FakeEngine
+
+pytestmark = pytest.mark.timeout(60)  # its calls have seconds to end by themselves, of a busy machine's
 
 ASK = {"messages": [user("ab")], "max_tokens": 1000, "stream": True}
 
