@@ -20,7 +20,7 @@ SYSTEMS: Final = (
     "Answer in few words, and never about tea. " * 5,
 )
 SALTS: Final = (None, None, None, "salt-a", "salt-b")
-GROUPS: Final = {"small": (1, 6), "middle": (10, 30), "large": (60, 110), "huge": (200, 320)}
+GROUPS: Final = {"small": (1, 5), "middle": (10, 30), "large": (60, 110), "huge": (200, 320)}
 """How many clients a run has."""
 POISON: Final = "!"
 """A prompt that begins like this crashes whichever lane decodes it."""
