@@ -429,7 +429,7 @@ class ResidencyActor(Actor[ResidencyMessage]):
         candidates = Candidates(
             prompt_tokens=len(tokens),
             ram=self._ram.longest(tokens, namespace, None),
-            ssd=message.sought.match,
+            ssd=message.sought.match if self._lender.long_enough(len(tokens) - 1) else None,
             shared=max(message.sought.shared, self._ram.entries.index.common_prefix(tokens, namespace)),
             nothing=self._lender.why_nothing(tokens, namespace, message.sought.shared),
             ssd_failed=message.failed,

@@ -163,9 +163,13 @@ class Lender:
             case _:
                 assert_never(message)
 
+    def long_enough(self, limit: int) -> bool:
+        """Whether the disk is asked for prompts that need ``limit`` tokens, when no session has them."""
+        return limit >= self._options.min_tokens
+
     def _ssd_may_add(self, take: Take) -> bool:
         limit = len(take.tokens) - 1
-        if take.session is None and limit < self._options.min_tokens:
+        if take.session is None and not self.long_enough(limit):
             return False
         return limit - self._in_ram(take) >= max(1, self._options.restore_min_tokens)
 
