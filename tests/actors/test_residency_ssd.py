@@ -685,11 +685,13 @@ def test_versions_are_never_used_twice() -> None:
 
 @virtual
 async def test_what_is_explained_of_a_short_prompt_is_what_a_take_gets() -> None:
-    """Found by the soak, seed 23: the disk is not asked below ``min_tokens``, and was explained as a hit."""
+    """Found by the soak, seed 23: below ``min_tokens`` the disk is not asked, yet a hit was explained."""
     async with Cache(min_tokens=4) as cache:
         cache.disk.hold(checkpoint(1, 2, 3, 4, 5, 6))
         for prompt, length in (((1, 2, 3, 9), 0), ((1, 2, 3, 4, 9), 4)):
             explanation = await cache.residency.explain(TokenIds.of(prompt), "", None, 1.0)
             taken = await cache.take(*prompt)
-            assert (explanation.tier, explanation.length) == (taken.tier, taken.length) == (taken.tier, length)
+            assert (
+                (explanation.tier, explanation.length) == (taken.tier, taken.length) == (taken.tier, length)
+            )
             assert explanation.reason == taken.miss_reason
