@@ -103,7 +103,8 @@ def record(path: Path, run: dict[str, Any]) -> None:
     """Add a run to the file's list."""
     runs = json.loads(path.read_text())["runs"] if path.exists() else []
     runs.append({"at": datetime.now(UTC).isoformat(timespec="seconds")} | run)
-    path.write_text(json.dumps({"command": "python -m tests.soak.run", "runs": runs}, indent=1) + "\n")
+    kept = json.loads(path.read_text()) if path.exists() else {"command": "python -m tests.soak.run"}
+    path.write_text(json.dumps(kept | {"runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
