@@ -42,9 +42,10 @@ class Connection(PatientConnection):
     """One connection. What cannot be read as HTTP is answered like any other error.
 
     Nothing of it is kept. aiohttp itself would write the offending header, a key say, into log and reply.
+    ``asked``: something came over it; until then its first request is still on its way.
     """
 
-    __slots__ = ("_unreadable",)
+    __slots__ = ("_unreadable", "asked")
 
     def __init__(self, server: web.Server, unreadable: Unreadable) -> None:
         super().__init__(
@@ -56,9 +57,11 @@ class Connection(PatientConnection):
             max_headers=MAX_HEADERS,
         )
         self._unreadable = unreadable
+        self.asked = False
 
     def data_received(self, data: bytes) -> None:
         """Take bytes. Tell a handler whose body they break off; aiohttp would let it wait."""
+        self.asked = True
         super().data_received(data)
         request = self._current_request
         broken = bool(self._messages) and not isinstance(self._messages[-1][0], RawRequestMessage)

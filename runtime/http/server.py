@@ -112,14 +112,18 @@ class HttpServer:
         """Close the listening socket; open connections go on. Idempotent."""
         self._listener.close()
 
-    def close_idle(self) -> None:
-        """Close connections that wait for a request; busy ones after their answer. New ones are taken."""
+    def close_idle(self, *, new: bool = False) -> None:
+        """Close connections that wait for another request; busy ones after their answer.
+
+        Those that wait for their first are closed with ``new`` alone, and further ones are taken.
+        """
         if (server := self._runner.server) is None:
             return
         server.pre_shutdown()  # busy connections close after their present answer
         busy = {exchange.transport for exchange in self._boundary.active}
         for connection in server.connections:
-            if connection.transport not in busy:
+            asked = new or not isinstance(connection, Connection) or connection.asked
+            if asked and connection.transport not in busy:
                 connection.force_close()
 
     async def end_requests(self) -> None:
@@ -141,7 +145,7 @@ class HttpServer:
         if self._runner.server is None:
             return
         await asyncio.sleep(0)  # requests that have just arrived get their handlers first
-        self.close_idle()
+        self.close_idle(new=True)
         if not await self._boundary.idle_within(grace_s):
             await self.end_requests()
         await self._runner.cleanup()
