@@ -32,6 +32,7 @@ class _Machine:
         self._model = build("llama")
         self._noise = tuple(noise)
         self._calls = 0
+        self.most_rows = 0
         self.now_s = 0.0
 
     def __getattr__(self, name: str) -> Any:
@@ -42,7 +43,9 @@ class _Machine:
         if length == 1:
             took_s = STEP_S + 0.01 * rows
         else:
-            took_s = 0.01 + length * (TOKEN_S + ATTENTION_S * (cache[0].offset + length / 2))
+            self.most_rows = max(self.most_rows, rows)
+            before = cache[0].offset if rows == 1 else 0  # rows together start from nothing
+            took_s = 0.01 + rows * length * (TOKEN_S + ATTENTION_S * (before + length / 2))
         self.now_s += took_s * self._noise[self._calls % len(self._noise)]
         self._calls += 1
         return self._model(inputs, cache=cache)
@@ -54,10 +57,14 @@ class _Machine:
 class _Room:
     """Clients of a lane, and when each of their tokens came."""
 
-    def __init__(self, machine: _Machine, *, launch_computes: bool = True) -> None:
+    def __init__(self, machine: _Machine, *, launch_computes: bool = True, shares_calls: bool = True) -> None:
         self._machine = machine
         self.backend = MlxBackend(
-            TinyModel(machine), BackendOptions(), clock=machine.clock, launch_computes=launch_computes
+            TinyModel(machine),
+            BackendOptions(),
+            clock=machine.clock,
+            launch_computes=launch_computes,
+            shares_calls=shares_calls,
         )
         self.backend.open()
         self.asked_s: dict[str, float] = {}

@@ -62,7 +62,8 @@ class MlxBackend:
     computed for that.
 
     ``launch_computes``: whether launching a pass takes as long as the pass, as it does on a CPU. None asks
-    the device.
+    the device. ``shares_calls``: whether short prompts share a model call (together.py); None: on a CPU, the
+    only device where it was measured.
     """
 
     def __init__(
@@ -72,11 +73,13 @@ class MlxBackend:
         *,
         clock: Callable[[], float] = time.perf_counter,
         launch_computes: bool | None = None,
+        shares_calls: bool | None = None,
     ) -> None:
         self._handle = handle
         self._options = options or BackendOptions()
         self._clock = clock
         self._launch_computes = launch_computes
+        self._shares_calls = shares_calls
         self._suspects = Suspects()
         self._wired_limit: int | None = None
         self._opened: tuple[mx.ThreadLocalStream, Runner] | None = None
@@ -102,13 +105,15 @@ class MlxBackend:
         return Runner(
             loaded,
             batch=DecodeGroups(loaded.model, loaded.scheme),
-            prefill=Prefiller(loaded.model, self._sizer(), self._clock),
+            prefill=Prefiller(
+                loaded.model, self._sizer(), self._clock, together=_or_on_cpu(self._shares_calls)
+            ),
             publisher=publisher,
             delivery=Delivery(loaded.codec, publisher, self._suspects),
             pool=BufferPool(MlxMemoryGauge()().limit_bytes),
             suspects=self._suspects,
             places=self._options.batch,
-            launch_computes=computes_on_cpu() if self._launch_computes is None else self._launch_computes,
+            launch_computes=_or_on_cpu(self._launch_computes),
             clock=self._clock,
         )
 
@@ -165,3 +170,7 @@ class MlxBackend:
         if self._opened is None:
             raise RuntimeError("the backend is not open")
         return self._opened
+
+
+def _or_on_cpu(chosen: bool | None) -> bool:  # noqa: FBT001
+    return computes_on_cpu() if chosen is None else chosen

@@ -1,8 +1,7 @@
 """Prompts on their way into caches: whose turn it is, and the passes that run them.
 
-Rows are prefilled alone, each in its own cache: no padding, so a row's state does not depend on its
-neighbours, and the state can be lent or published at any chunk. Short prompts share a pass's budget
-one after the other.
+Between passes every row has a cache of its own, without padding, so the state can be lent or published at
+any chunk. Short prompts share a pass's budget and, on a CPU, its model call (together.py).
 
 Turn: the shortest remaining prompt first, so a short prompt that arrives during a long prefill waits
 for one pass, not for all of it, and equal prompts finish in order instead of all late. Every
@@ -22,6 +21,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from .pace import RateWindow
+from .together import calls_of, prefill_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -104,16 +104,25 @@ class PrefillPass:
         mx.eval(*self.states)  # pyright: ignore[reportUnknownMemberType]
 
 
-def launch_pass(model: Any, turns: list[tuple[Row, int]], step: int) -> PrefillPass:
-    """Start computing the chunks and return at once. The logits are never evaluated."""
-    states: list[object] = []
-    for row, count in turns:
+def launch_pass(
+    model: Any, turns: list[tuple[Row, int]], step: int, *, together: bool = False
+) -> PrefillPass:
+    """Start computing the chunks and return at once. The logits are never evaluated.
+
+    ``together``: short prompts may share a model call.
+    """
+    for row, _ in turns:
         if not row.caches:
             row.caches = cast("list[Cache]", make_prompt_cache(model))
-        if count:
-            chunk = row.prompt[row.prefilled : row.prefilled + count]
-            model(mx.array([chunk]), cache=row.caches)
-            states.append([cache.state for cache in row.caches])
+    chunks = [turn for turn in turns if turn[1]]
+    for call in calls_of(chunks) if together else [[turn] for turn in chunks]:
+        if len(call) > 1:
+            prefill_together(model, call)
+            continue
+        ((row, count),) = call
+        chunk = row.prompt[row.prefilled : row.prefilled + count]
+        model(mx.array([chunk]), cache=row.caches)
+    states: list[object] = [[cache.state for cache in row.caches] for row, _ in chunks]
     if states:
         mx.async_eval(*states)  # pyright: ignore[reportUnknownMemberType]
     return PrefillPass(tuple(turns), tuple(states), step)
@@ -125,10 +134,21 @@ def _middle(done: PrefillPass) -> float:
 
 
 class Prefiller:
-    """Plans passes over a queue of rows, runs one at a time, and learns what they take. Lane thread only."""
+    """Plans passes over a queue of rows, runs one at a time, and learns what they take. Lane thread only.
 
-    def __init__(self, model: Any, sizer: ChunkSizer, clock: Callable[[], float] = time.perf_counter) -> None:
+    ``together``: short prompts share model calls.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        sizer: ChunkSizer,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        together: bool = False,
+    ) -> None:
         self._model = model
+        self._together = together
         self._sizer = sizer
         self._clock = clock
         self._began_s = 0.0
@@ -152,7 +172,7 @@ class Prefiller:
         for row, _ in turns:
             if row.prefill_started_s is None:
                 row.prefill_started_s = self._began_s
-        self.running = launch_pass(self._model, turns, step)
+        self.running = launch_pass(self._model, turns, step, together=self._together)
         return self.running
 
     def wait(self) -> float:
