@@ -99,7 +99,6 @@ SERVING_GOALS = (
         "serving",
         worst(LOAD),
         at_least=1.0,
-        remark="behind vllm-mlx, ahead of the others",
     ),
     Goal(
         4,
