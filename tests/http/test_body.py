@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 from samovar.runtime.http.body import INLINE_BYTES, MAX_DEPTH, MAX_MARKS, count_marks, depth_of, parse_object
 from samovar.runtime.http.errors import HttpError
 
-from .fakes import chat, live, raw, raw_chat, run
+from .fakes import FakeServing, chat, live, raw, raw_chat, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+    from samovar.runtime.engine.port import ModelInfo
 
 
 @pytest.mark.parametrize(
@@ -193,3 +196,26 @@ def test_two_content_types_are_refused() -> None:
             assert not server.serving.requests
 
     run(scenario())
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
+def test_the_tree_is_asked_on_the_loops_thread_though_a_long_body_is_read_in_another(path: str) -> None:
+    class Watched(FakeServing):
+        def model(self) -> ModelInfo:
+            threads.add(threading.get_ident())
+            return super().model()
+
+    threads: set[int] = set()
+    text = "x" * (2 * INLINE_BYTES)
+    prompt = {"/v1/completions": {"prompt": text}, "/v1/responses": {"input": text}}
+    body = prompt.get(path, {"messages": [{"role": "user", "content": text}], "max_tokens": 3})
+
+    async def scenario() -> None:
+        async with live(Watched()) as server:
+            assert (await server.post(body, path)).status == 200
+
+    async def watched() -> int:
+        await scenario()
+        return threading.get_ident()
+
+    assert threads == {run(watched())}

@@ -13,9 +13,10 @@ from ..exchange import EXCHANGE
 from ..replies.choices import Generation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from ....actors.requests import Admitted
+    from ....actors.requests import Admitted, GenerationRequest, Refused
+    from ...engine.port import ModelInfo
     from ...metrics import Metrics
     from ..body import JsonObject
     from ..call import Call
@@ -60,16 +61,24 @@ class Answering:
     """Runs calls for routes. A generation is cancelled on every way out but its own end. Loop thread only."""
 
     def __init__(self, serving: Serving, options: HttpOptions, metrics: Metrics) -> None:
-        self.serving = serving
+        self._serving = serving
         self._options = options
         self._metrics = metrics
 
-    async def read(self, request: web.Request, made: Callable[[JsonObject], T]) -> T:
-        """Return what ``made`` makes of the body, in any thread. Raises HttpError, 503 when not accepting."""
-        readiness = self.serving.readiness()
+    def served(self) -> tuple[ModelInfo, Sequence[str]]:
+        """Return the model and its further names. Raises HttpError 503 while no requests are taken."""
+        readiness = self._serving.readiness()
         if not readiness.accepting:
             raise not_ready(draining=readiness.draining, retry_after_s=readiness.retry_after_s)
+        return self._serving.model(), self._serving.aliases()
+
+    async def read(self, request: web.Request, made: Callable[[JsonObject], T]) -> T:
+        """Return what ``made`` makes of the body, in any thread. Raises HttpError."""
         return await read_as(request, self._options.max_body_bytes, made)
+
+    async def count_tokens(self, request: GenerationRequest) -> int | Refused:
+        """Return the length of a request's prompt."""
+        return await self._serving.count_tokens(request)
 
     async def stream(
         self,
@@ -107,7 +116,7 @@ class Answering:
         return json_response(body)
 
     def _generation(self, request: web.Request, call: Call) -> Generation:
-        return Generation(self.serving, self._metrics, request[EXCHANGE], call)
+        return Generation(self._serving, self._metrics, request[EXCHANGE], call)
 
 
 def json_response(body: bytes) -> web.Response:

@@ -38,9 +38,9 @@ class AnthropicRoutes:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Answer with one message."""
-        serving = self._answering.serving
+        info, names = self._answering.served()
         body = await self._body(request, MessagesBody)
-        call = message_call(body, request.headers, serving.model(), serving.aliases())
+        call = message_call(body, request.headers, info, names)
         thoughts = body.thinking is None or body.thinking.display != "omitted"
         if call.stream:
             return await self._answering.stream(request, call, EventEncoder(call, thoughts=thoughts))
@@ -48,10 +48,9 @@ class AnthropicRoutes:
 
     async def count_tokens(self, request: web.Request) -> web.Response:
         """Answer with the length of the prompt that the same body would give a message."""
+        info, names = self._answering.served()
         body = await self._body(request, CountBody)
-        serving = self._answering.serving
-        counted = counted_request(body, serving.model(), serving.aliases())
-        answer = await serving.count_tokens(counted)
+        answer = await self._answering.count_tokens(counted_request(body, info, names))
         if isinstance(answer, Refused):
             raise refusal(answer)
         return json_response(orjson.dumps({"input_tokens": answer}))

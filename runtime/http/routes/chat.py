@@ -27,9 +27,9 @@ class ChatRoutes:
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """Answer one call."""
-        serving = self._answering.serving
+        info, names = self._answering.served()
         call = await self._answering.read(
-            request, lambda body: parse_chat(body, request.headers, serving.model(), serving.aliases())
+            request, lambda body: parse_chat(body, request.headers, info, names)
         )
         created_s = int(time.time())
         if call.stream:

@@ -26,9 +26,9 @@ class CompletionRoutes:
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """Answer one call."""
-        serving = self._answering.serving
+        info, names = self._answering.served()
         asked = await self._answering.read(
-            request, lambda body: parse_completion(body, request.headers, serving.model(), serving.aliases())
+            request, lambda body: parse_completion(body, request.headers, info, names)
         )
         created_s = int(time.time())
         if asked.call.stream:

@@ -39,9 +39,9 @@ class ResponsesRoutes:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Answer one call."""
-        serving = self._answering.serving
+        info, names = self._answering.served()
         body = await self._answering.read(request, parsed)
-        asked = responses_call(body, request.headers, serving.model(), serving.aliases(), self._store)
+        asked = responses_call(body, request.headers, info, names, self._store)
         answer = Answer(asked, self._store, int(time.time()))
         try:
             if asked.call.stream:
