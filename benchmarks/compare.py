@@ -32,24 +32,12 @@ from samovar.runtime.engine.cpu.blas import preload_openblas
 from .compare_report import Row, reasons, rows, table
 from .compare_scenarios import SCENARIOS, Plan, quick
 from .compare_visit import Contender, Visit
-from .peers import Environments, NotInstalled, selected
+from .peers import Environments, installed
 from .peers_model import float32_model
 from .serving import rounded, shown
 from .serving_process import end_on_sigterm
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
-
-
-def gather(environments: Environments, names: str | None) -> tuple[list[Contender], dict[str, str]]:
-    """Return the servers that are installed, and why the others are skipped."""
-    contenders: list[Contender] = []
-    skipped: dict[str, str] = {}
-    for peer in selected(names):
-        try:
-            contenders.append(Contender(peer, environments.versions(peer)))
-        except NotInstalled as error:
-            skipped[peer.name] = str(error)
-    return contenders, skipped
 
 
 def chosen_scenarios(names: str | None) -> tuple[str, ...]:
@@ -147,7 +135,8 @@ def main() -> None:
     args = arguments()
     names = chosen_scenarios(args.scenarios)
     environments = Environments(args.peers)
-    contenders, skipped = gather(environments, args.servers)
+    found, skipped = installed(environments, args.servers)
+    contenders = [Contender(peer, versions) for peer, versions in found]
     plan = replace(quick(args.traces) if args.quick else Plan(args.traces), names=names)
     compare(environments, args.model or float32_model(), plan, contenders, args)
     outcomes = {each.peer.name: each.outcomes for each in contenders}

@@ -225,6 +225,20 @@ def selected(names: str | None) -> list[Peer]:
     return [ALL[name] for name in wanted]
 
 
+def installed(
+    environments: Environments, names: str | None
+) -> tuple[list[tuple[Peer, dict[str, str]]], dict[str, str]]:
+    """Return the selected servers that are there with their versions, and why the others are skipped."""
+    found: list[tuple[Peer, dict[str, str]]] = []
+    skipped: dict[str, str] = {}
+    for peer in selected(names):
+        try:
+            found.append((peer, environments.versions(peer)))
+        except NotInstalled as error:
+            skipped[peer.name] = str(error)
+    return found, skipped
+
+
 def _wanted(peer: Peer) -> str:
     return "\n".join((*peer.requirements, *(f"without {each}" for each in LEFT_OUT), ""))
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from samovar.runtime.engine.cpu.blas import preload_openblas
 
-from .peers import Environments, NotInstalled, Peer, model_name, selected
+from .peers import Environments, Peer, installed, model_name
 from .peers_model import float32_model
 from .serving_chat import Chat, ChatFailed, Prompts
 from .serving_measures import FULL, QUICK, Samples, Scale, measures
@@ -131,18 +131,6 @@ def note_short_replies(contender: Contender, scale: Scale) -> None:
         )
 
 
-def gather(environments: Environments, names: str | None) -> tuple[list[Contender], dict[str, str]]:
-    """Return the servers that are installed, and why the others are skipped."""
-    contenders: list[Contender] = []
-    skipped: dict[str, str] = {}
-    for peer in selected(names):
-        try:
-            contenders.append(Contender(peer, environments.versions(peer)))
-        except NotInstalled as error:
-            skipped[peer.name] = str(error)
-    return contenders, skipped
-
-
 def record(
     run: Comparison, contenders: list[Contender], skipped: dict[str, str], took_s: float
 ) -> dict[str, object]:
@@ -205,7 +193,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     environments = Environments(args.peers)
-    contenders, skipped = gather(environments, args.servers)
+    found, skipped = installed(environments, args.servers)
+    contenders = [Contender(peer, versions) for peer, versions in found]
     model = args.model or float32_model()
     begun_s = time.monotonic()
     run = Comparison(

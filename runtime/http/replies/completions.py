@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from .pieces import Reasoning, Text
+from .reply import WholeReply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from ....actors.requests import Admitted
     from ...engine.port import TokenLogprob
     from ..schema.completions import CompletionCall
-    from .pieces import ChoiceEnd, Progress
+    from .pieces import Piece, Progress
+    from .reply import Gathered
     from .usage import Usage
 
 _DONE = b"data: [DONE]\n\n"
@@ -62,7 +64,7 @@ class CompletionChunks:
 
     def progress(self, progress: Progress) -> bytes:
         """Return the chunk of what was added to a choice; nothing where there is nothing to tell."""
-        text = self._echoes.pop(progress.index, "") + _text(progress)
+        text = self._echoes.pop(progress.index, "") + _text(progress.pieces)
         shown = progress.logprobs if self._call.logprobs else ()
         if not (text or shown or progress.end):
             return b""
@@ -81,47 +83,25 @@ class CompletionChunks:
         return self._head + b'],"usage":' + orjson.dumps(usage.openai()) + b"}\n\n" + _DONE
 
 
-class WholeCompletion:
+class WholeCompletion(WholeReply):
     """Gathers a completion that is answered in one piece."""
 
+    kind = "text_completion"
+
     def __init__(self, completion: CompletionCall, created_s: int) -> None:
-        self._call = completion.call
-        self._created_s = created_s
-        self._texts = [[echo] for echo in completion.echoes]
-        self._logprobs: list[list[TokenLogprob]] = [[] for _ in self._texts]
-        self._ends: dict[int, ChoiceEnd] = {}
+        super().__init__(completion.call, created_s)
+        self._echoes = completion.echoes
 
-    def add(self, progress: Progress) -> None:
-        """Take what was added to a choice."""
-        self._texts[progress.index].append(_text(progress))
-        self._logprobs[progress.index] += progress.logprobs
-        if progress.end is not None:
-            self._ends[progress.index] = progress.end
-
-    def body(self, usage: Usage) -> bytes:
-        """Return the JSON of the finished answer."""
-        body = {
-            "id": self._call.id,
-            "object": "text_completion",
-            "created": self._created_s,
-            "model": self._call.model,
-            "choices": [self._choice(index) for index in range(len(self._texts))],
-            "usage": usage.openai(),
-        }
-        return orjson.dumps(body)
-
-    def _choice(self, index: int) -> dict[str, object]:
+    def _choice(self, choice: Gathered) -> dict[str, object]:
         return {
-            "index": index,
-            "text": "".join(self._texts[index]),
-            "logprobs": TokenLists().of(self._logprobs[index]) if self._call.logprobs else None,
-            "finish_reason": self._ends[index].reason,
+            "text": self._echoes[choice.index] + _text(choice.pieces),
+            "logprobs": TokenLists().of(choice.logprobs) if self._call.logprobs else None,
         }
 
 
-def _text(progress: Progress) -> str:
+def _text(pieces: Sequence[Piece]) -> str:
     """Return a completion's text: what a chat would call its reasoning is part of it."""
-    return "".join(piece.text for piece in progress.pieces if isinstance(piece, (Text, Reasoning)))
+    return "".join(piece.text for piece in pieces if isinstance(piece, (Text, Reasoning)))
 
 
 def _top(entry: TokenLogprob) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import orjson
@@ -29,41 +30,57 @@ def logprobs_json(entries: Sequence[TokenLogprob]) -> dict[str, object]:
     return {"content": content, "refusal": None}
 
 
+@dataclass(slots=True)
+class Gathered:
+    """What came of one choice so far."""
+
+    index: int
+    pieces: list[Piece] = field(default_factory=list["Piece"])
+    logprobs: list[TokenLogprob] = field(default_factory=list["TokenLogprob"])
+    end: ChoiceEnd | None = None
+
+
 class WholeReply:
-    """Gathers a chat completion that is answered in one piece."""
+    """Gathers a chat completion that is answered in one piece. A completion differs in its choices alone."""
+
+    kind = "chat.completion"
 
     def __init__(self, call: Call, created_s: int) -> None:
         self._call = call
         self._created_s = created_s
-        self._pieces: list[list[Piece]] = [[] for _ in call.requests]
-        self._logprobs: list[list[TokenLogprob]] = [[] for _ in call.requests]
-        self._ends: dict[int, ChoiceEnd] = {}
+        self._choices = [Gathered(index) for index in range(len(call.requests))]
 
     def add(self, progress: Progress) -> None:
         """Take what was added to a choice."""
-        self._pieces[progress.index] += progress.pieces
-        self._logprobs[progress.index] += progress.logprobs
-        if progress.end is not None:
-            self._ends[progress.index] = progress.end
+        choice = self._choices[progress.index]
+        choice.pieces += progress.pieces
+        choice.logprobs += progress.logprobs
+        choice.end = progress.end
 
     def body(self, usage: Usage) -> bytes:
         """Return the JSON of the finished answer."""
         body = {
             "id": self._call.id,
-            "object": "chat.completion",
+            "object": self.kind,
             "created": self._created_s,
             "model": self._call.model,
-            "choices": [self._choice(index) for index in range(len(self._call.requests))],
+            "choices": [
+                {
+                    "index": choice.index,
+                    **self._choice(choice),
+                    "finish_reason": choice.end and choice.end.reason,
+                }
+                for choice in self._choices
+            ],
             "usage": usage.openai(),
         }
         return orjson.dumps(body)
 
-    def _choice(self, index: int) -> dict[str, object]:
+    def _choice(self, choice: Gathered) -> dict[str, object]:
+        """Return what a choice says, and its logprobs."""
         return {
-            "index": index,
-            "message": _message(self._pieces[index]),
-            "logprobs": logprobs_json(self._logprobs[index]) if self._call.logprobs else None,
-            "finish_reason": self._ends[index].reason,
+            "message": _message(choice.pieces),
+            "logprobs": logprobs_json(choice.logprobs) if self._call.logprobs else None,
         }
 
 
