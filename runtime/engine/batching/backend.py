@@ -13,6 +13,7 @@ import mlx.core as mx
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from ..cpu import attention as cpu_attention
+from ..cpu import products as cpu_products
 from ..device import computes_on_cpu
 from ..memory import MlxMemoryGauge
 from ..models.batchable import always_trims, require_batching
@@ -88,6 +89,7 @@ class MlxBackend:
         """Load the model and take a stream of this thread. Raises EngineError when it cannot batch."""
         loaded = self._handle.load()
         cpu_attention.install()
+        cpu_products.install()
         stream = mx.new_thread_local_stream(mx.default_device())
         with mx.stream(stream):
             require_batching(loaded.model)

@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from ....storage.identity import Identity
 from ..cpu.attention import ROAD
+from ..cpu.products import in_pieces
 from ..device import device_report
 from ..errors import ModelUnreadable
 from ..models.artifacts import hash_files
@@ -77,6 +78,7 @@ def _environment(report: DeviceReport) -> dict[str, str]:
         "blas": blas if report.is_cpu else "none",
         "attention": ROAD if report.is_cpu else "mlx",
         **({"projections": "joined"} if fuses() else {}),
+        **({"products": "in pieces"} if in_pieces() else {}),
         "layout": str(LAYOUT),
     }
 
