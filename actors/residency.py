@@ -55,8 +55,6 @@ if TYPE_CHECKING:
         Sought,
     )
 
-PROVISIONAL_S: Final = 2.0
-"""How long a provisional checkpoint is not written unless it is asked for: a short reply supersedes it."""
 LEAST_S: Final = 0.001
 """How soon a timer is set at the least, so that one which fires a rounding error early does not spin."""
 ADMIN_ASKS: Final = 16
@@ -260,6 +258,7 @@ class ResidencyActor(Actor[ResidencyMessage]):
             case Withdrawn():
                 now_s, clearing = self.ctx.now_s(), self._clears > 0
                 self._ram.withdrawn(message.tokens, message.namespace, now_s, withhold=clearing)
+                self._set_due(now_s)  # what was withheld because that was durable may be due
                 self._lender.file_withdrawn(message.tokens, message.namespace)
             case _:
                 assert_never(message)
@@ -305,7 +304,9 @@ class ResidencyActor(Actor[ResidencyMessage]):
         if self._durability is not None and message.ref is self._durability.ref:
             if message.reason != "gone":
                 self.ctx.watch(message.ref)
-            self._ram.durability_ended(restarting=message.restarting)
+            now_s = self.ctx.now_s()
+            self._ram.durability_ended(now_s, restarting=message.restarting)
+            self._set_due(now_s)
             self._lender.files_uncertain()
             return
         self._lender.borrower_ended(message.ref)
@@ -315,11 +316,10 @@ class ResidencyActor(Actor[ResidencyMessage]):
     def _put(self, message: Put) -> None:
         if not self._options.max_bytes:
             return
-        now_s = self.ctx.now_s()
-        withhold_s = PROVISIONAL_S if message.provisional else 0.0
-        self._ram.put(message.checkpoint, message.session, now_s, withhold_s=withhold_s)
-        if withhold_s and self._durability is not None:
-            self._set_due(now_s + withhold_s)
+        now_s, provisional = self.ctx.now_s(), message.provisional
+        due_s = self._ram.put(message.checkpoint, message.session, now_s, provisional=provisional)
+        if due_s is not None:
+            self._set_due(due_s)
 
     def _set_due(self, at_s: float) -> None:
         """Wake at ``at_s``, or before. One timer for all: a burst of prompts must not use up the actor's."""
@@ -505,8 +505,8 @@ class Residency:
     def put(self, checkpoint: Checkpoint, session: str | None, *, provisional: bool = False) -> bool:
         """Publish a checkpoint. Every take told later sees it. False when it was not taken.
 
-        ``provisional``: it goes to disk in PROVISIONAL_S seconds, when it must leave RAM, or with a flush,
-        unless it is superseded before.
+        ``provisional``: it goes to disk in PROVISIONAL_S seconds, later where much of it is durable already
+        (``caching/withholding.py``), when it must leave RAM, or with a flush, unless it is superseded before.
         """
         return self.ref.tell(Put(checkpoint, session, provisional))
 

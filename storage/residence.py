@@ -39,15 +39,17 @@ C = TypeVar("C", bound=Keepable)
 class Resident(Generic[C]):
     """A checkpoint in RAM. Told apart by identity: a replacement is another one.
 
-    ``durable``: a file on disk serves exactly its tokens. ``announced``: durability knows this version.
-    ``urged``: it was asked to write it first. ``failed``: it could not, the last time. ``withheld_until_s``:
-    not announced before, unless it is needed. ``version`` is never used twice while the process lives.
+    ``durable``: a file on disk serves exactly its tokens. ``durable_prefix``: one serves so many of them,
+    from the first on, as far as is known. ``announced``: durability knows this version. ``urged``: it was
+    asked to write it first. ``failed``: it could not, the last time. ``withheld_until_s``: not announced
+    before, unless it is needed. ``provisional``: withheld, and what its row leaves may supersede it.
+    ``version`` is never used twice while the process lives.
     """
 
     __slots__ = (
-        *("announced", "checkpoint", "durable", "failed", "file_id", "held_bytes", "leases", "namespace"),
-        *("reusable_from", "sessions", "tokens", "touched_s", "trimmable", "urged", "used_s", "version"),
-        *("withdrawals", "withheld_until_s"),
+        *("announced", "checkpoint", "durable", "durable_prefix", "failed", "file_id", "held_bytes"),
+        *("leases", "namespace", "provisional", "reusable_from", "sessions", "tokens", "touched_s"),
+        *("trimmable", "urged", "used_s", "version", "withdrawals", "withheld_until_s"),
     )
 
     def __init__(self, checkpoint: C, version: int, used_s: float, *, durable: bool) -> None:
@@ -61,6 +63,8 @@ class Resident(Generic[C]):
         self.held_bytes = checkpoint.held_bytes
         self.used_s = used_s
         self.durable = durable
+        self.durable_prefix = len(spec.tokens) if durable else 0
+        self.provisional = False
         self.file_id: str | None = None
         self.announced = False
         self.urged = False

@@ -2,19 +2,20 @@
 
 An entry is durable, announced (durability brings it to disk), or withheld (not durable and not announced:
 it is provisional, its file was withdrawn again and again, or the SSD tier was cleared; it is announced when
-it has to go, when a flush asks, or when its time has come). No I/O: what it tells durability are messages.
-Loop thread only.
+it has to go, when a flush asks, or when its time has come, see ``withholding.py``). No I/O: what it tells
+durability are messages. Loop thread only.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ...storage.residence import Residence, Resident
 from ..durability import DirtyCheckpoint, NotOwed
 from .tiers import EntryFigures
+from .withholding import PROVISIONAL_S, due_s, rewrite_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
     from ...storage.index import Match
     from ...storage.tokens import TokenIds
     from .tiers import DurabilityPort, MissReason, ResidencyCounts, ResidencyOptions
-
-REWRITE_S: Final = 60.0
-"""How long a file that was withdrawn a second time is not written again; doubles each time.
-
-Where SSD holds less than RAM, two entries would otherwise push each other out of it for ever.
-"""
-REWRITE_LIMIT_S: Final = 3600.0
 
 Entry: TypeAlias = "Resident[Checkpoint]"
 
@@ -88,20 +82,31 @@ class RamTier:
     # -- change -----------------------------------------------------------------------------------------
 
     def put(
-        self, checkpoint: Checkpoint, session: str | None, now_s: float, *, withhold_s: float = 0.0
-    ) -> None:
-        """Keep a published checkpoint, announce it (in ``withhold_s`` if it fits), and make room."""
+        self, checkpoint: Checkpoint, session: str | None, now_s: float, *, provisional: bool = False
+    ) -> float | None:
+        """Keep a published checkpoint, announce it, and make room.
+
+        A provisional one that fits is withheld instead; returns until when.
+        """
         length = len(checkpoint.spec.tokens)
         if length == 0 or (session is None and length < self._options.min_tokens):
-            return
+            return None
         entry = Resident(checkpoint, self._counts.next_version(), now_s, durable=False)
+        entry.durable_prefix = self._durable_prefix(entry)
         self.entries.put(entry, session)
         urgent = entry.held_bytes > self._options.max_bytes
-        if withhold_s and not urgent:
-            entry.withheld_until_s = now_s + withhold_s
+        if provisional and not urgent and self._durability is not None:
+            entry.provisional = True
+            entry.withheld_until_s = now_s + PROVISIONAL_S
         else:
             self._announce(entry, urgent=urgent)
         self.reclaim()
+        return due_s(entry) if entry.provisional else None
+
+    def _durable_prefix(self, new: Entry) -> int:
+        """Return how much of ``new`` is durable, going by the entry that shares most with it."""
+        match = self.entries.index.longest(new.tokens, new.namespace, len(new.tokens))
+        return 0 if match is None else min(match.length, match.entry.durable_prefix)
 
     def publish(self, checkpoint: Checkpoint, file_id: str, now_s: float) -> Entry:
         """Keep a restored checkpoint, which is durable, unless RAM got one that serves as much meanwhile.
@@ -144,10 +149,16 @@ class RamTier:
     # -- durability -------------------------------------------------------------------------------------
 
     def persisted(self, tokens: TokenIds, namespace: str, version: int) -> None:
-        """Mark a version durable: a file serves exactly its tokens. Ancestors are told by themselves."""
+        """Mark a version durable: a file serves exactly its tokens. Ancestors are told by themselves.
+
+        What goes on from there has that much less to lose, also when the version itself was superseded.
+        """
+        for longer in self.entries.index.descendants(tokens, namespace):
+            longer.durable_prefix = max(longer.durable_prefix, len(tokens))
         entry = self.entries.index.get(tokens, namespace)
         if entry is not None and entry.version == version:
             entry.durable = entry.announced = True
+            entry.durable_prefix = len(tokens)
             entry.failed = entry.urged = False
             self.reclaim()
 
@@ -174,6 +185,9 @@ class RamTier:
         for entry in affected:
             if entry.durable:
                 self._withdraw(entry, now_s, withhold=withhold)
+        for entry in (*affected, *index.descendants(tokens, namespace)):
+            if not entry.durable:
+                entry.durable_prefix = 0
 
     def _withdraw(self, entry: Entry, now_s: float, *, withhold: bool) -> None:
         entry.durable = entry.announced = entry.urged = False
@@ -182,8 +196,7 @@ class RamTier:
             entry.withheld_until_s = math.inf
             return
         if entry.withdrawals:
-            pause_s = REWRITE_S * 2.0 ** min(entry.withdrawals - 1, 16)
-            entry.withheld_until_s = now_s + min(pause_s, REWRITE_LIMIT_S)
+            entry.withheld_until_s = now_s + rewrite_s(entry.withdrawals)
         entry.withdrawals += 1
         if entry.withheld_until_s <= now_s:
             self._announce(entry)
@@ -193,9 +206,10 @@ class RamTier:
         for entry in self.entries:
             entry.durable = entry.announced = entry.urged = False
             entry.file_id = None
+            entry.durable_prefix = 0
             entry.withheld_until_s = math.inf
 
-    def durability_ended(self, *, restarting: bool) -> None:
+    def durability_ended(self, now_s: float, *, restarting: bool) -> None:
         """Durability has forgotten everything: announce all of it again, now or by and by.
 
         Nothing passes for durable until it says so anew: the archive may have restarted with it, found fewer
@@ -203,21 +217,19 @@ class RamTier:
         """
         for entry in self.entries:
             entry.durable = entry.announced = entry.urged = False
+            entry.durable_prefix = 0
             entry.version = self._counts.next_version()
         if restarting:
-            self.announce(entry for entry in self.entries if entry.withheld_until_s == 0.0)
+            self.announce_due(now_s)
 
     def announce_due(self, now_s: float) -> None:
         """Announce what was withheld for long enough, and what durability had no room for."""
-        self.announce(entry for entry in self.entries if entry.withheld_until_s <= now_s)
+        self.announce(entry for entry in self.entries if due_s(entry) <= now_s)
 
     def next_due_s(self, now_s: float) -> float | None:
         """Return when the next withheld entry is due, after ``now_s``; None when none ever is."""
-        due_s = min(
-            (entry.withheld_until_s for entry in self.entries if entry.withheld_until_s > now_s),
-            default=math.inf,
-        )
-        return None if due_s == math.inf else due_s
+        next_s = min((at_s for at_s in map(due_s, self.entries) if at_s > now_s), default=math.inf)
+        return None if next_s == math.inf else next_s
 
     def announce_all(self) -> int:
         """Announce everything that is not durable; return how many entries that are."""
@@ -236,7 +248,7 @@ class RamTier:
         dirty = DirtyCheckpoint(entry.checkpoint, entry.version, urgent)
         entry.announced = self._durability.dirty(dirty) is not False
         entry.urged = urgent and entry.announced
-        entry.failed = False
+        entry.failed = entry.provisional = False
         entry.withheld_until_s = 0.0
         return entry.announced
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from samovar.actors.caching.tiers import ResidencyOptions
-from samovar.actors.residency import PROVISIONAL_S, Put, Release, Take
+from samovar.actors.residency import Put, Release, Take
 from samovar.runtime.engine.checkpoint import MemoryReading
 from samovar.runtime.kernel import ActorCrashed, AskTimeout, InjectedCrash
 from samovar.storage.tokens import TokenIds
@@ -561,45 +561,3 @@ async def test_counts_do_not_go_backwards_over_a_restart() -> None:
         after = await cache.residency.figures(1.0)
         assert (after.hits, after.misses, after.hit_tokens, after.prompt_tokens) == (1, 1, 2, 5)
         assert (before.hits, before.misses) == (1, 1)
-
-
-@virtual
-async def test_a_provisional_state_is_written_when_its_time_has_come_unless_it_is_superseded() -> None:
-    async with Cache() as cache:
-        cache.residency.put(checkpoint(1, 2, 3), None, provisional=True)
-        cache.residency.put(checkpoint(7, 8), None, provisional=True)
-        await cache.kit.settle()
-        assert announced(cache) == []
-        await cache.put(checkpoint(1, 2, 3, 4))
-        assert announced(cache) == [[1, 2, 3, 4]]
-        await cache.kit.advance(PROVISIONAL_S)
-        assert announced(cache) == [[7, 8]]
-
-
-@virtual
-async def test_a_burst_of_provisional_states_takes_one_timer() -> None:
-    """Found by the simulation (seed 1, "huge"): a timer for each used up all that an actor may have."""
-    async with Cache(max_bytes=100_000) as cache:
-        for first in range(300):
-            cache.residency.put(checkpoint(first, 1), None, provisional=True)
-            await cache.kit.settle()
-        assert cache.announced() == []
-        await cache.kit.advance(1.0)
-        cache.residency.put(checkpoint(1000, 1), None, provisional=True)
-        await cache.kit.advance(1.01)
-        assert len(cache.announced()) == 300
-        await cache.kit.advance(1.0)
-        (last,) = cache.announced()
-        assert last.checkpoint.spec.tokens.tolist() == [1000, 1]
-
-
-@virtual
-async def test_a_flush_does_not_wait_for_what_is_provisional() -> None:
-    async with Cache() as cache:
-        cache.residency.put(checkpoint(1, 2, 3), None, provisional=True)
-        assert await cache.residency.announce(1.0) == 1
-        assert announced(cache) == [[1, 2, 3]]
-
-
-def announced(cache: Cache) -> list[list[int]]:
-    return [dirty.checkpoint.spec.tokens.tolist() for dirty in cache.announced()]
