@@ -182,7 +182,8 @@ def test_a_folder_that_cannot_be_synced_at_the_start_is_told_and_used_once_it_ca
                 assert stats["bytes"] == stats["unread_bytes"] > 0
                 assert [len(line["failures"]) for line in log.lines("cache_files_unusable")] == [1]
                 fault.clear()
-                await server.until(lambda stats: not stats["ssd_cache"]["unrecovered"])
+                await server.until(lambda _: len(log.lines("cache_opened")) == 2)
+                assert (await server.part("ssd_cache"))["unrecovered"] == 0
                 assert [line["entries"] > 0 for line in log.lines("cache_opened")] == [False, True]
                 answer = await server.talk(body, max_tokens=8)
         assert (answer.text, answer.tier) == (expected.text, "ssd")
