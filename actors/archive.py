@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 JOB_LIMIT: Final = 256
 """File jobs that may wait; further asks for one are refused. What ends a reservation is never refused."""
+RECOVER_S: Final = 1.0
+RECOVER_MOST_S: Final = 60.0
+"""Pause before what the scan could not do is tried again; it doubles each time, up to the second."""
 TOUCH_S: Final = 1.0
 """How long uses of entries are collected before their files are touched."""
 LEAST_S: Final = 0.001
@@ -151,6 +154,11 @@ class TouchNow:
 
 
 @dataclass(frozen=True, slots=True)
+class RecoverNow:
+    """What the scan could not do may be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
 class TellAgain:
     """The subscriber could not be told; maybe it can now."""
 
@@ -169,6 +177,7 @@ ArchiveMessage: TypeAlias = (
     | GetFigures
     | JobDone
     | TouchNow
+    | RecoverNow
     | TellAgain
 )
 
@@ -198,7 +207,9 @@ class ArchiveActor(Actor[ArchiveMessage]):
     """Owns the directory. ``directory`` makes a fresh one for each incarnation.
 
     ``started`` opens it: FileLocked, which names the directory and its holder, leaves as it is. ``opened`` is
-    called with what the scan found. What leaves the directory is told to ``subscriber()``.
+    called with what the scan found. What the scan could not do, like listing or syncing a folder, is tried
+    again on the disk thread, ever more rarely, until all is done; ``opened`` is called again whenever that
+    has changed what is still to be done. What leaves the directory is told to ``subscriber()``.
     """
 
     def __init__(
@@ -213,6 +224,8 @@ class ArchiveActor(Actor[ArchiveMessage]):
         self._disk = DiskJobs(pool, self._directory.close)
         self._totals = totals
         self._opened = opened
+        self._report: OpenReport | None = None
+        self._recover_s = RECOVER_S
         self._used: dict[str, None] = {}
         self._withdrawn = Outbox[Withdrawn](subscriber, WITHDRAWN_LIMIT)
         self._telling_again = False
@@ -221,7 +234,7 @@ class ArchiveActor(Actor[ArchiveMessage]):
     async def started(self) -> None:
         """Lock, sweep and scan the directory on the disk thread. Raises FileLocked and OSError."""
         self.ctx.on_end(self._end)
-        self._opened(await self._disk.run(self._directory.open))
+        self._recovered(await self._disk.run(self._directory.open))
 
     async def receive(self, message: ArchiveMessage) -> None:
         """Answer from memory, or queue for the disk."""
@@ -242,6 +255,8 @@ class ArchiveActor(Actor[ArchiveMessage]):
             case TellAgain():
                 self._telling_again = False
                 self._tell_withdrawn()
+            case RecoverNow():
+                self._recover()
             case _:
                 self._change(message)
 
@@ -321,6 +336,24 @@ class ArchiveActor(Actor[ArchiveMessage]):
         if used:
             touch = self._directory.touch
             self._queue(telling(lambda: [touch(entry_id) for entry_id in used]))
+
+    def _recover(self) -> None:
+        self._touch_used()  # the order of use decides what goes
+        recover = self._directory.recover
+
+        def job() -> Callable[[], None]:
+            report = recover()
+            return lambda: self._recovered(report)
+
+        self._queue(job)
+
+    def _recovered(self, report: OpenReport) -> None:
+        before, self._report = self._report, report
+        if before is None or report.failures != before.failures:
+            self._opened(report)
+        if report.failures and not self._stopping:
+            self.ctx.after(self._recover_s, RecoverNow())
+            self._recover_s = min(2 * self._recover_s, RECOVER_MOST_S)
 
     def _refused(self, message: Ask[Any]) -> bool:
         if len(self._disk) < JOB_LIMIT:

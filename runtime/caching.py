@@ -180,6 +180,8 @@ async def _disk_stats(disk: DiskTier) -> Mapping[str, object] | None:
         "bytes": files.total_bytes,
         "max_bytes": files.max_bytes,
         "foreign_bytes": files.foreign_bytes,
+        "unread_bytes": files.unread_bytes,
+        "unrecovered": files.unrecovered,
         "restores": reads.restores,
         "restore_failures": reads.failed,
         "restore_ms_last": reads.restore_ms_last,

@@ -80,6 +80,8 @@ PARTS: Final = {
                 "bytes",
                 "max_bytes",
                 "foreign_bytes",
+                "unread_bytes",
+                "unrecovered",
                 "pending_snapshots",
                 "pending_spills",
                 "pending_spill_bytes",

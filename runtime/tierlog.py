@@ -19,6 +19,8 @@ _log = get_logger("samovar.cache")
 class LineTierLog:
     """``tiers.TierLog`` as log lines: one when the directory is open, one warning if it needs attention.
 
+    Both come again when something that a start could not do, and tried again, is done, or fails otherwise.
+
     Files of other models are normal; they are a warning when they leave this one less than half of the cap
     (``max_bytes``, 0 for none), since they are never deleted unasked.
     """

@@ -63,7 +63,7 @@ class TierLog(Protocol):
     """Told, on the loop's thread, what an operator should read."""
 
     def directory_opened(self, root: Path, report: OpenReport) -> None:
-        """Take what the scan of the SSD directory found."""
+        """Take what the scan of the SSD directory found; again when what it failed to do has changed."""
         ...
 
     def restore_failed(self, entry: StoredEntry, error: Exception | None) -> None:

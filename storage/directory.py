@@ -57,15 +57,17 @@ class CheckpointDirectory:
         self.limits = limits
         self._fs = fs
         self._clock = clock
-        self._scan_threads = scan_threads
         self._stock = Stock(fs, root, identity.id, limits, clock)
         self._entries = self._stock.entries
         self._lock: Lock | None = None
         self._used = False
         self._reservations = Reservations(fs, root / identity.id, self._stock)
+        self._recovery = Recovery(fs, root, identity, self._stock, self._reservations, threads=scan_threads)
         self._latest_s = 0.0
         self._counts: Counter[str] = Counter()
-        self._problems: dict[str, int] = {}
+        self._problems: Counter[str] = Counter()
+        self._found: Counter[str] = Counter()
+        self._unrecovered = 0
 
     # -- life
 
@@ -82,12 +84,23 @@ class CheckpointDirectory:
         self._lock = self._fs.lock(self.root / LOCK_NAME)
         self._used = True
         try:
-            report = Recovery(self._fs, self.root, self.identity, self._stock, self._scan_threads).run()
+            return self.recover()
         except BaseException:
             self.close()
             raise
-        self._problems = {code: tally.files for code, tally in report.problems.items()}
-        self._latest_s = max((entry.last_used_s for entry in self._entries.entries()), default=0.0)
+
+    def recover(self) -> OpenReport:
+        """Take up what is there and not known: once more, where a report tells failures. Blocks.
+
+        Raises no OSError. A folder whose listing or sync failed is missing from the index, and what was
+        cleared meanwhile is still on the disk, until a call without failures. The cap is kept afterwards.
+        """
+        self._check_open()
+        report = self._recovery.run()
+        self._found = Counter({code: tally.files for code, tally in report.problems.items()})
+        self._unrecovered = len(report.failures)
+        newest_s = max((entry.last_used_s for entry in self._entries.entries()), default=0.0)
+        self._latest_s = max(self._latest_s, newest_s)
         return report
 
     def close(self) -> None:
@@ -140,6 +153,8 @@ class CheckpointDirectory:
             max_bytes=self.limits.max_bytes,
             reserved_bytes=usage.reserved_bytes,
             foreign_bytes=usage.foreign_bytes,
+            unread_bytes=usage.unread_bytes,
+            unrecovered=self._unrecovered,
             outdated_files=len(stock.outdated),
             outdated_bytes=usage.outdated_bytes,
             quarantined=len(stock.quarantine),
@@ -153,7 +168,7 @@ class CheckpointDirectory:
             cleared=counts["cleared"],
             unlink_failures=stock.removals.failures,
             touch_failures=counts["touch_failures"],
-            problems=dict(self._problems),
+            problems=dict(self._found + self._problems.copy()),
         )
 
     # -- writing
@@ -246,7 +261,7 @@ class CheckpointDirectory:
         """Take a file that failed its checks out of use and keep it aside under ``reason``. Blocks."""
         entry = self._stock.withdraw(entry_id, "quarantined")
         if entry is not None:
-            self._problems[reason] = self._problems.get(reason, 0) + 1
+            self._problems[reason] += 1
             self._stock.exile(entry.path, entry.file_bytes, reason)
         return entry
 
@@ -261,11 +276,13 @@ class CheckpointDirectory:
         """Remove every entry of a namespace, or of all, durably; returns how many. Blocks.
 
         What is being written meanwhile will not be committed. With all namespaces the quarantine and files
-        of older formats go too. A file that cannot be removed is not used again in this run, and tried again.
+        of older formats go too. A file that cannot be removed is not used again in this run, and tried again;
+        so is one that ``recover`` could not take up yet, which is not counted here.
         """
         self._check_open()
         matching = [entry for entry in self.entries() if namespace is None or entry.namespace == namespace]
         self._reservations.void(namespace)
+        self._recovery.clear(namespace)
         for entry in matching:
             self._stock.withdraw(entry.id, "cleared")
             self._stock.removals.discard(entry.path, entry.file_bytes)

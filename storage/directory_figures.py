@@ -36,7 +36,7 @@ class ForeignFolder:
 
 @dataclass(frozen=True, slots=True)
 class OpenReport:
-    """What a start found. ``problems``: by code, files that cannot be used, whatever became of them."""
+    """What a start found, and what was found later. ``problems``: by code, files that cannot be used."""
 
     entries: int
     entry_bytes: int
@@ -45,7 +45,10 @@ class OpenReport:
     problems: Mapping[str, Tally] = field(default_factory=dict[str, "Tally"])
     foreign: tuple[ForeignFolder, ...] = ()
     failures: tuple[str, ...] = ()
-    """What could not be done and does no harm: a folder not listed, a description not written."""
+    """What could not be done, and stops no start: a folder not listed, a description not written.
+
+    ``CheckpointDirectory.recover`` tries it again.
+    """
 
     @property
     def needs_attention(self) -> bool:
@@ -55,7 +58,11 @@ class OpenReport:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFigures:
-    """Present sizes, and counts since the start. ``total_bytes`` is what the cap is compared with."""
+    """Present sizes, and counts since the start. ``total_bytes`` is what the cap is compared with.
+
+    ``unrecovered``: failures of the last pass over the files, to be tried again. Where one was a folder's
+    listing, its files are in no figure; those of a folder that was listed are ``unread_bytes``.
+    """
 
     entries: int
     entry_bytes: int
@@ -63,6 +70,8 @@ class DirectoryFigures:
     max_bytes: int
     reserved_bytes: int
     foreign_bytes: int
+    unread_bytes: int
+    unrecovered: int
     outdated_files: int
     outdated_bytes: int
     quarantined: int

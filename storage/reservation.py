@@ -68,16 +68,32 @@ class Reservations:
         folder = self._folder / namespace_folder(spec.namespace)
         ids = itertools.chain((name,), (f"{name}-{count}" for count in itertools.count(1)))
         paths = ((entry_id, folder / f"{entry_id}{FILE_SUFFIX}") for entry_id in ids)
-        return next((entry_id, path) for entry_id, path in paths if not self._taken(entry_id, path))
+        return next((entry_id, path) for entry_id, path in paths if not self.taken(entry_id, path))
 
-    def _taken(self, entry_id: str, path: Path) -> bool:
+    def taken(self, entry_id: str, path: Path) -> bool:
+        """Whether an id is in use, or something has this name that may yet be removed or found."""
         stock = self._stock
         return (
             entry_id in self._open
             or stock.entries.get(entry_id) is not None
             or path in stock.outdated
+            or path in stock.unread
             or stock.removals.holds(path)
         )
+
+    def knows(self, path: Path) -> bool:
+        """Whether a file is an entry's, a reservation's, or one that nobody can use."""
+        stock, entry = self._stock, self._stock.entries.get(path.name.removesuffix(FILE_SUFFIX))
+        return (
+            (entry is not None and entry.path == path)
+            or path in stock.outdated
+            or stock.removals.holds(path)
+            or any(path in {one.temp_path, one.final_path} for one in self._open.values())
+        )
+
+    def use(self, folder: Path) -> bool:
+        """Whether something is to be written to a folder."""
+        return any(one.final_path.parent == folder for one in self._open.values())
 
     def hold(self, reservation: Reservation) -> None:
         """Count it from now on."""

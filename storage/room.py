@@ -43,19 +43,24 @@ class Limits:
 
 @dataclass(slots=True)
 class Usage:
-    """Bytes of a root by what they are. ``reserved_bytes`` are promised to writers, written or not."""
+    """Bytes of a root by what they are. ``reserved_bytes`` are promised to writers, written or not.
+
+    ``unread_bytes`` are of files that were listed and may be entries, and could not be taken up so far.
+    """
 
     entry_bytes: int = 0
     outdated_bytes: int = 0
     quarantined_bytes: int = 0
     stuck_bytes: int = 0
     foreign_bytes: int = 0
+    unread_bytes: int = 0
     reserved_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         """What counts towards the cap."""
-        return self.reclaimable_bytes + self.stuck_bytes + self.foreign_bytes + self.reserved_bytes
+        left = self.stuck_bytes + self.foreign_bytes + self.unread_bytes
+        return self.reclaimable_bytes + left + self.reserved_bytes
 
     @property
     def reclaimable_bytes(self) -> int:

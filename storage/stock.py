@@ -40,6 +40,8 @@ class Stock:
         self.quarantine = Quarantine(fs, root / QUARANTINE_NAME, limits.quarantine_bytes)
         self.outdated: dict[Path, int] = {}
         self.outdated_bytes = 0
+        self.unread: dict[Path, int] = {}
+        self.unread_bytes = 0
         self.foreign_bytes = 0
         self.reserved_bytes = 0
         self.evictions = 0
@@ -58,6 +60,7 @@ class Stock:
             quarantined_bytes=self.quarantine.bytes,
             stuck_bytes=self.removals.stuck_bytes,
             foreign_bytes=self.foreign_bytes,
+            unread_bytes=self.unread_bytes,
             reserved_bytes=self.reserved_bytes,
         )
 
@@ -144,6 +147,17 @@ class Stock:
         """Count a file that this version cannot use; it goes first."""
         self.outdated[path] = file_bytes
         self.outdated_bytes += file_bytes
+
+    def keep_unread(self, folder: Path, files: dict[Path, int]) -> None:
+        """Count, with their bytes, a folder's files that cannot be taken up yet, instead of those before."""
+        others = {path: size for path, size in self.unread.items() if path.parent != folder}
+        self.unread = others | files
+        self.unread_bytes = sum(self.unread.values())
+
+    def forget_unread(self) -> None:
+        """Count nothing as unread any more."""
+        self.unread = {}
+        self.unread_bytes = 0
 
     def exile(self, path: Path, file_bytes: int, reason: str) -> None:
         """Move a bad file to the quarantine; where that fails it stays, never to be used. No OSError."""

@@ -6,7 +6,7 @@ import asyncio
 import errno
 
 import pytest
-from samovar.actors.archive import JOB_LIMIT, Commit, Reserve, Withdrawn
+from samovar.actors.archive import JOB_LIMIT, RECOVER_MOST_S, RECOVER_S, Commit, Reserve, Withdrawn
 from samovar.actors.caching.tiers import Sought
 from samovar.actors.writer import WriteJob
 from samovar.runtime.kernel import ActorCrashed, AskTimeout, Overloaded, Rejected, StartFailed
@@ -90,6 +90,58 @@ async def test_a_start_finds_what_the_last_run_stored() -> None:
         assert (found.match.length, found.shared) == (2, 2)
         assert await again.archive.find(TokenIds.of((3, 4, 9)), "", 0, 5.0) == Sought()
         assert await again.archive.covers(TokenIds.of((3, 4)), "adapter", 5.0)
+
+
+@virtual
+@pytest.mark.parametrize("kind", ["sync_folder", "list"])
+async def test_a_folder_that_failed_a_restart_is_taken_up_later_off_the_loop(kind: str) -> None:
+    async with storage() as tree:
+        await store(tree, checkpoint(1, 2), checkpoint(3, 4, namespace="adapter"))
+        (path,) = {entry.path for entry in await tree.archive.entries(5.0) if not entry.namespace}
+        fault = tree.disk.fail_when(lambda op: op.kind == kind and op.path == path.parent, errno.EIO)
+        tree.kit.crash_on(tree.archive.ref, Reserve)
+        with pytest.raises(ActorCrashed):
+            await tree.archive.reserve(checkpoint(5, 5).spec, 5.0)
+        await tree.restarted()
+        tree.kit.failure("storage/archive")
+        tree.kit.dead_letter("storage/archive", "crashed")
+        assert len(tree.opened[-1].failures) == 1
+        assert await tree.stored() == [[3, 4]]
+        assert not await tree.archive.covers(TokenIds.of((1, 2)), "", 5.0)
+        assert (await tree.archive.figures(5.0)).unrecovered == 1
+        fault.clear()
+        gate = tree.hold("list")
+        await tree.kit.advance(RECOVER_S + 0.1)
+        await tree.until(lambda: gate.held == 1)
+        assert await tree.archive.covers(TokenIds.of((3, 4)), "adapter", 0.1)  # answered meanwhile
+        gate.open()
+        await tree.calm()
+        assert await tree.stored() == [[1, 2], [3, 4]]
+        assert (await tree.archive.figures(5.0)).unrecovered == 0
+        assert [(report.entries, len(report.failures)) for report in tree.opened] == [(0, 0), (1, 1), (2, 0)]
+
+
+@virtual
+async def test_a_folder_that_keeps_failing_is_tried_ever_more_rarely_and_told_once() -> None:
+    async with storage() as tree:
+        await store(tree, checkpoint(1, 2))
+    fault = tree.disk.fail_kind("sync_folder", errno.EIO)
+    async with storage(tree.disk) as again:
+        await again.kit.advance(0.1)
+        for pause_s in (1, 2, 4, 8, 16, 32, RECOVER_MOST_S, RECOVER_MOST_S):
+            hits = fault.hits
+            await again.kit.advance(pause_s - 0.5)
+            await again.calm()
+            assert fault.hits == hits
+            await again.kit.advance(0.5)
+            await again.calm()
+            assert fault.hits == hits + 1
+        assert len(again.opened) == 1
+        fault.clear()
+        await again.kit.advance(RECOVER_MOST_S + 1.0)
+        await again.calm()
+        assert await again.stored() == [[1, 2]]
+        assert len(again.opened) == 2
 
 
 # -- lookups ------------------------------------------------------------------------------------------

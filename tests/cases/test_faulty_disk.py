@@ -165,6 +165,32 @@ def test_b022_files_of_a_wrong_length_are_rejected_at_the_start() -> None:
     run(scenario())
 
 
+def test_a_folder_that_cannot_be_synced_at_the_start_is_told_and_used_once_it_can() -> None:
+    async def scenario() -> None:
+        body = numbered(1, 300)
+        disk = FaultDisk()
+        async with serving(None, disk, *DISK) as server:
+            expected = await server.talk(body, max_tokens=8)
+            await server.flush()
+        disk = disk.kill()
+        folder = file_of(disk, 100).parent
+        fault = disk.fail_when(lambda op: op.kind == "sync_folder" and op.path == folder, errno.EIO)
+        with logged() as log:
+            async with serving(None, disk, *DISK) as server:
+                stats = await server.part("ssd_cache")
+                assert (stats["entries"], stats["unrecovered"]) == (0, 1)
+                assert stats["bytes"] == stats["unread_bytes"] > 0
+                assert [len(line["failures"]) for line in log.lines("cache_files_unusable")] == [1]
+                fault.clear()
+                await server.until(lambda _: len(log.lines("cache_opened")) == 2)
+                assert (await server.part("ssd_cache"))["unrecovered"] == 0
+                assert [line["entries"] > 0 for line in log.lines("cache_opened")] == [False, True]
+                answer = await server.talk(body, max_tokens=8)
+        assert (answer.text, answer.tier) == (expected.text, "ssd")
+
+    run(scenario())
+
+
 def test_b095_one_damaged_file_costs_one_entry() -> None:
     """B095: ten entries, one damaged: the nine others come back, and a chat goes on growing afterwards."""
     bodies = [numbered(number, 300) for number in range(10)]

@@ -66,7 +66,6 @@ class Books:
     rotten: list[StoredEntry] = field(default_factory=list)
     may_evict: bool = False
     unreadable: bool = False
-    blind: bool = False  # the last scan could not list a folder, or make it durable: it knows nothing of it
     wrongs: list[str] = field(default_factory=list)
 
     def wrong(self, what: str) -> None:

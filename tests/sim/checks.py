@@ -55,9 +55,9 @@ def integrity(world: World, process: Process, *, at_rest: bool) -> None:
     _check_cleared(world, process)
     directory, shape = process.directory, world.plan.shape
     if directory is not None and not world.disk_trouble and process.running("storage/archive"):
-        total = directory.figures().total_bytes
-        if total > shape.ssd_bytes:
-            world.books.wrong(f"the disk tier takes {total} of {shape.ssd_bytes} bytes")
+        figures = directory.figures()
+        if figures.total_bytes > shape.ssd_bytes and not figures.unrecovered:
+            world.books.wrong(f"the disk tier takes {figures.total_bytes} of {shape.ssd_bytes} bytes")
 
 
 def _check_cleared(world: World, process: Process) -> None:
@@ -110,7 +110,12 @@ async def _rests(world: World, process: Process) -> bool:
         requests = await process.tree.scheduler.figures(ASK_S)
     except AskError:
         return False
-    return (requests.queued, requests.running) == (0, 0)
+    return (requests.queued, requests.running) == (0, 0) and not _unrecovered(process)
+
+
+def _unrecovered(process: Process) -> int:
+    """Return how much of a scan is still to be tried again."""
+    return 0 if process.directory is None else process.directory.figures().unrecovered
 
 
 def _busy(world: World, process: Process) -> list[str]:
@@ -119,6 +124,7 @@ def _busy(world: World, process: Process) -> list[str]:
         for each in process.system.figures()
         if each.state != "running" or each.depth or each.open_asks
     ]
+    busy.append(f"{_unrecovered(process)} unrecovered")
     return [*busy, f"{len(process.calls)} calls", f"threads idle: {world.turns.idle()}"]
 
 
@@ -161,7 +167,7 @@ def _check_disk(world: World, process: Process) -> None:
     kept = sum(len(data) for path, data in world.disk.files().items() if path.suffix in {".kv", ".tmp"})
     figures = directory.figures()
     known = figures.total_bytes + figures.foreign_bytes
-    if kept > known and not (world.books.unreadable or world.books.blind):
+    if kept > known and not world.books.unreadable:
         world.books.wrong(f"{kept} bytes of files, of which {known} are known: {figures}")
 
 

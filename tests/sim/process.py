@@ -114,19 +114,23 @@ class Process:
         """Stand in for the directory's class: what it makes is watched."""
         made = CheckpointDirectory(fs, root, identity, limits, self.world.wall)
         made._stock.withdrawals = _Withdrawals(self, made)
-        opening = made.open
+        recovering, again = made.recover, False
 
-        def opened() -> Any:
-            report = opening()
+        def recovered() -> Any:
+            nonlocal again
+            report = recovering()
             if self.present:
                 self.directory = made
-                self.world.books.blind = bool(report.failures)
-                if report.failures or self.world.disk_trouble:
+                self.world.covered(f"scan{' again' * again}{' fails' * bool(report.failures)}")
+                trouble = self.world.disk_trouble or (again and self.world.books.unreadable)
+                if trouble:
                     self.owed.clear()
-                self.world.books.opened(made, "by a scan", certain=not self.world.disk_trouble)
+                if not report.failures:  # else the rest is yet to come
+                    self.world.books.opened(made, "by a scan", certain=not trouble)
+            again = True
             return report
 
-        made.open = opened  # type: ignore[method-assign]
+        made.recover = recovered  # type: ignore[method-assign]
         return made
 
     def _heard(self, namespace: str, tokens: bytes) -> None:
