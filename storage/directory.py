@@ -49,15 +49,12 @@ class CheckpointDirectory:
         identity: Identity,
         limits: Limits,
         clock: Callable[[], float] = time.time,
-        *,
-        scan_threads: int = 1,
     ) -> None:
         self.root = root
         self.identity = identity
         self.limits = limits
         self._fs = fs
         self._clock = clock
-        self._scan_threads = scan_threads
         self._stock = Stock(fs, root, identity.id, limits, clock)
         self._entries = self._stock.entries
         self._lock: Lock | None = None
@@ -82,7 +79,7 @@ class CheckpointDirectory:
         self._lock = self._fs.lock(self.root / LOCK_NAME)
         self._used = True
         try:
-            report = Recovery(self._fs, self.root, self.identity, self._stock, self._scan_threads).run()
+            report = Recovery(self._fs, self.root, self.identity, self._stock).run()
         except BaseException:
             self.close()
             raise

@@ -40,12 +40,11 @@ if TYPE_CHECKING:
 class Recovery:
     """One pass over the files of ``identity`` into an empty ``stock``. The caller holds the root's lock."""
 
-    def __init__(self, fs: Filesystem, root: Path, identity: Identity, stock: Stock, threads: int) -> None:
+    def __init__(self, fs: Filesystem, root: Path, identity: Identity, stock: Stock) -> None:
         self._fs = fs
         self._root = root
         self._identity = identity
         self._stock = stock
-        self._threads = threads
         self._problems: dict[str, Tally] = {}
         self._failures: list[str] = []
         self._created_s: dict[str, float] = {}
@@ -55,7 +54,7 @@ class Recovery:
         self._attempt(self._stock.quarantine.load)
         swept = self._sweep()
         self._attempt(self._describe)
-        for finding in examine_all(self._fs, self._identity.id, self._our_files(), self._threads):
+        for finding in examine_all(self._fs, self._identity.id, self._our_files()):
             self._accept(finding)
         entries = self._stock.entries
         entries.order(self._order)

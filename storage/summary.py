@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from .filesystem import Filesystem, OpenFile
 
-_FIRST_READ_BYTES: Final = 32768
+FIRST_READ_BYTES: Final = 32768
+"""What every file is asked for first: frame, header and tokens of a common one."""
+
 _LAYER: Final = itemgetter("signature", "offset", "trimmable", "reusable_from")
 _LAYER_TYPES: Final = (str, int, bool, int)
 
@@ -53,7 +55,7 @@ def read_summary(fs: Filesystem, path: Path, file_bytes: int) -> Summary:
     """
     file = fs.open(path)
     try:
-        head = _load(file, path, 0, min(file_bytes, _FIRST_READ_BYTES))
+        head = _load(file, path, 0, min(file_bytes, FIRST_READ_BYTES))
         frame = parse_frame(path, head, file_bytes)
         head += _load(file, path, len(head), frame.data_start)
         area = memoryview(head)[: frame.data_start]
