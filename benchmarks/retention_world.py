@@ -110,6 +110,9 @@ class SizedDisk:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         return SizedFile(self, path)
 
+    def prefetch(self, path: Path, size_bytes: int) -> None:
+        """There is nothing to read."""
+
     def rename(self, source: Path, target: Path) -> None:
         """Give a file another name."""
         size_bytes = self.files[source]

@@ -143,7 +143,7 @@ def arguments() -> argparse.Namespace:
 
 
 def about(options: argparse.Namespace) -> dict[str, object]:
-    names = ("samovar", "numpy", "xxhash", "blake3", "orjson", "uvloop")
+    names = ("samovar", "numpy", "xxhash", "blake3", "msgspec", "orjson", "uvloop")
     return {
         "benchmark": "storage",
         "command": " ".join(["python -m benchmarks.storage", *_shown(sys.argv[1:])]),

@@ -104,9 +104,9 @@ def _store(directory: CheckpointDirectory, fs: Filesystem, tokens: TokenIds) -> 
     publish(fs, reservation)
 
 
-def opened(root: Path, threads: int) -> OpenReport:
+def opened(root: Path) -> OpenReport:
     """Open and close a directory as a start does."""
-    directory = CheckpointDirectory(OsFilesystem(), root, IDENTITY, LIMITS, scan_threads=threads)
+    directory = CheckpointDirectory(OsFilesystem(), root, IDENTITY, LIMITS)
     report = directory.open()
     directory.close()
     return report
@@ -120,9 +120,8 @@ def measure_scan(folder: Path, files: int, rounds: int, *, drop_caches: bool) ->
         fill(root, contents)
         cold = partial(forget, root, drop_caches=drop_caches)
         contenders: dict[str, Timed] = {
-            "cold": partial(_timed, partial(_checked, root, contents, 1), cold),
-            "cold, 4 threads": partial(_timed, partial(_checked, root, contents, 4), cold),
-            "warm": partial(_timed, partial(_checked, root, contents, 1), lambda: None),
+            "cold": partial(_timed, partial(_checked, root, contents), cold),
+            "warm": partial(_timed, partial(_checked, root, contents), lambda: None),
         }
         turns = in_turns(contenders, rounds)
         figures += [_figure(f"open {files} x {tokens} tokens, {name}", turns, name) for name in contenders]
@@ -140,8 +139,8 @@ def _figure(label: str, turns: Turns, name: str) -> Figure:
     return Figure(label, statistics.median(seconds), "s", GOAL_S, "less", facts)
 
 
-def _checked(root: Path, contents: Contents, threads: int) -> None:
-    report = opened(root, threads)
+def _checked(root: Path, contents: Contents) -> None:
+    report = opened(root)
     assert report.entries == contents.files, report
 
 

@@ -49,8 +49,6 @@ class CheckpointDirectory:
         identity: Identity,
         limits: Limits,
         clock: Callable[[], float] = time.time,
-        *,
-        scan_threads: int = 1,
     ) -> None:
         self.root = root
         self.identity = identity
@@ -62,7 +60,7 @@ class CheckpointDirectory:
         self._lock: Lock | None = None
         self._used = False
         self._reservations = Reservations(fs, root / identity.id, self._stock)
-        self._recovery = Recovery(fs, root, identity, self._stock, self._reservations, threads=scan_threads)
+        self._recovery = Recovery(fs, root, identity, self._stock, self._reservations)
         self._latest_s = 0.0
         self._counts: Counter[str] = Counter()
         self._problems: Counter[str] = Counter()

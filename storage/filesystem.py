@@ -78,6 +78,10 @@ class Filesystem(Protocol):
         """Open a file for reading; FileNotFoundError when there is none."""
         ...
 
+    def prefetch(self, path: Path, size_bytes: int) -> None:
+        """Have the system begin to read a file's first bytes. A hint: no wait for data, no OSError."""
+        ...
+
     def rename(self, source: Path, target: Path) -> None:
         """Rename within one volume, replacing ``target`` atomically. Durable once the folder is synced."""
         ...

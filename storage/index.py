@@ -20,7 +20,8 @@ from .radix import (
     forget,
     nodes_from,
     prune,
-    raise_best,
+    release,
+    remember,
     split,
     walk,
 )
@@ -82,24 +83,22 @@ class PrefixIndex(Generic[E]):
         replaced, node.entry = node.entry, entry
         if replaced is None:
             self._count += 1
-            node.source = tokens
         else:
-            gone, node.source = node.source, tokens
-            forget(path, replaced, gone)
-        raise_best(path, entry)
+            forget(path, replaced)
+        remember(path, entry)
         return replaced
 
     def remove(self, entry: E) -> None:
         """Take ``entry`` out. KeyError unless it is the one that is indexed under its tokens."""
         path = self._path_to(entry.tokens, entry.namespace)
-        if path is None or not (path[-1].entry is entry or path[-1].entry == entry):
+        held = None if path is None else path[-1].entry
+        if path is None or held is None or not (held is entry or held == entry):
             raise KeyError(f"no such entry of {len(entry.tokens)} tokens in namespace {entry.namespace!r}")
-        node = path[-1]
-        held, node.entry = node.entry, None
+        path[-1].entry = None
         self._count -= 1
-        gone = node.source
         prune(path)
-        forget(path, held, gone)
+        release(path, held.tokens)
+        forget(path, held)
         if len(path) == 1 and not path[0].children and path[0].entry is None:
             del self._roots[entry.namespace]
 
@@ -182,7 +181,7 @@ class PrefixIndex(Generic[E]):
         count = 0
         for namespace, root in self._roots.items():
             nodes = nodes_from(root)
-            owners = {id(node.source): node for node in nodes if node.entry is not None}
+            owners = {id(node.entry.tokens): node for node in nodes if node.entry is not None}
             assert owners, f"namespace {namespace!r} is empty"
             for node in reversed(nodes):
                 check_node(node, owners, is_root=node is root)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Indexed(Protocol):
-    """What can be indexed. Nothing of it may change while it is in an index."""
+    """What can be indexed. Nothing of it may change while it is in an index, nor be made anew when asked."""
 
     @property
     def namespace(self) -> str:
@@ -47,9 +47,9 @@ NOTHING = TokenIds.of(())
 class Node(Generic[E]):
     """The prefix ``source[:end]``; the edge from its parent is ``source[start:end]``.
 
-    ``source`` is the token array of an entry at or beneath this node, of its own entry if it has one: so the
-    tree keeps no array alive that no entry keeps. ``best`` is the trimmable entry at or beneath it with the
-    lowest ``rank``.
+    ``source`` is the token array of a longest entry at or beneath this node: so the tree keeps no array alive
+    that no entry keeps, and a walk compares with one array as far as it follows that entry. ``best`` is the
+    trimmable entry at or beneath it with the lowest ``rank``.
     """
 
     __slots__ = ("best", "children", "end", "entry", "rank", "source", "start")
@@ -73,7 +73,7 @@ def walk(root: Node[E], tokens: TokenIds) -> tuple[list[Node[E]], int]:
     """Return the nodes that ``tokens`` leads through and how many tokens the tree shares with it.
 
     The last node may be shared only in part. Every token is compared once: what equals an entry's tokens so
-    far follows that entry's nodes so far.
+    far follows that entry's nodes so far. A chain of turns costs one comparison, not one for each turn.
     """
     path, node, common = [root], root, 0
     while node.end < len(tokens):
@@ -117,27 +117,33 @@ def prune(path: list[Node[E]]) -> None:
         path[-1].children[node.source[node.start]] = child
 
 
-def raise_best(path: list[Node[E]], entry: E) -> None:
-    """Let the nodes of ``path`` know an entry that was added at its end."""
-    rank = _rank(entry)
+def remember(path: list[Node[E]], entry: E) -> None:
+    """Let the nodes of ``path`` know an entry that was added at its end; arrays of its length leave them."""
+    tokens, rank = entry.tokens, _rank(entry)
     for node in path:
+        if len(node.source) <= len(tokens):
+            node.source = tokens
         if rank < node.rank:
             node.best, node.rank = entry, rank
 
 
-def forget(path: list[Node[E]], gone: E | None, tokens: TokenIds) -> None:
-    """Let no node of ``path`` refer to an entry that has left, nor to its token array."""
+def release(path: list[Node[E]], tokens: TokenIds) -> None:
+    """Let no node of ``path`` refer to the token array of an entry that has left."""
     for node in reversed(path):
         if node.source is tokens:
-            node.source = _own_or_child_tokens(node)
+            node.source = _longest_of(node)
+
+
+def forget(path: list[Node[E]], gone: E) -> None:
+    """Let no node of ``path`` refer to an entry that has left."""
+    for node in reversed(path):
         if node.best is gone:
             node.best, node.rank = _best_of(node)
 
 
-def _own_or_child_tokens(node: Node[E]) -> TokenIds:
-    if node.entry is not None:
-        return node.entry.tokens
-    return next((child.source for child in node.children.values()), NOTHING)
+def _longest_of(node: Node[E]) -> TokenIds:
+    own = NOTHING if node.entry is None else node.entry.tokens
+    return max((child.source for child in node.children.values()), key=len, default=own)
 
 
 def _best_of(node: Node[E]) -> tuple[E | None, Rank]:
@@ -169,9 +175,10 @@ def check_node(node: Node[E], owners: dict[int, Node[E]], *, is_root: bool) -> N
         owner = owners.get(id(node.source))
         assert owner is not None, "a node keeps tokens alive that no entry has"
         assert owner.end >= node.end, "a node's tokens come from an entry above it"
+        assert len(node.source) == len(_longest_of(node)), "a node's tokens are not the longest"
     if node.entry is not None:
         assert len(node.entry.tokens) == node.end, "an entry stands at a wrong depth"
-        assert node.entry.tokens == node.source, "an entry's node has other tokens"
+        assert node.source.starts_with(node.entry.tokens), "an entry's node has other tokens"
     for first, child in node.children.items():
         assert child.start == node.end, "a gap between two edges"
         assert child.source[child.start] == first, "a child under a foreign token"

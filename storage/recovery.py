@@ -56,15 +56,12 @@ class Recovery:
         identity: Identity,
         stock: Stock,
         reservations: Reservations,
-        *,
-        threads: int,
     ) -> None:
         self._fs = fs
         self._root = root
         self._identity = identity
         self._stock = stock
         self._reservations = reservations
-        self._threads = threads
         self._swept = self._trimmed = 0
         self._problems: dict[str, Tally] = {}
         self._failures: list[str] = []
@@ -83,7 +80,7 @@ class Recovery:
         self._attempt(self._stock.quarantine.load)
         self._attempt(self._sweep)
         self._attempt(self._describe)
-        for finding in examine_all(self._fs, self._identity.id, self._our_files(), self._threads):
+        for finding in examine_all(self._fs, self._identity.id, self._our_files()):
             self._accept(finding)
         self._sync_emptied()
         if not self._failures:  # also of folders that have vanished

@@ -156,7 +156,7 @@ def _holdings(fs: Filesystem, folder: Path) -> Holdings | None:
 def _findings(fs: Filesystem, folder: Path) -> Iterator[Found | Problem]:
     for place in namespace_folders(fs, folder):
         files = [listed for listed in listed_in(fs, place) if not listed[1].is_folder]
-        yield from examine_all(fs, folder.name, files, threads=1)
+        yield from examine_all(fs, folder.name, files)
 
 
 def temporary_files(fs: Filesystem, folder: Path) -> list[tuple[Path, FileEntry]]:

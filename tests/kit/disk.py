@@ -113,6 +113,9 @@ class FaultDisk(FaultGate):
         with self.mutex:
             return DiskFile(self, path, self._file(path), writable=False)
 
+    def prefetch(self, path: Path, size_bytes: int) -> None:
+        """Everything is in memory."""
+
     def rename(self, source: Path, target: Path) -> None:
         self.begin("rename", source, target=target)
         with self.mutex:

@@ -108,6 +108,9 @@ class KillingFilesystem:
         self._ends(here)
         return file
 
+    def prefetch(self, path: Path, size_bytes: int) -> None:
+        self._inner.prefetch(path, size_bytes)
+
     def rename(self, source: Path, target: Path) -> None:
         here = self._begins("rename")
         self._inner.rename(source, target)

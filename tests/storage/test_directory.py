@@ -6,20 +6,25 @@ import errno
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from samovar.storage import entry as naming
 from samovar.storage.container import write_container
 from samovar.storage.directory import CheckpointDirectory
 from samovar.storage.directory_errors import DirectoryClosed, DirectoryError, NoRoom, ReservationVoid
-from samovar.storage.entry import key_digest, namespace_folder
+from samovar.storage.entry import FILE_SUFFIX, key_digest, namespace_folder
 from samovar.storage.fs import FileLocked
 from samovar.storage.identity import Identity
 from samovar.storage.room import Limits
+from samovar.storage.summary import FIRST_READ_BYTES
 from samovar.storage.tokens import TokenIds
 
 from tests.kit.disk import FaultDisk
 from tests.kit.stored import content_of, read_back, spec_of, store, write_reserved
+
+if TYPE_CHECKING:
+    from tests.kit.disk_file import DiskFile
 
 ROOT = Path("/cache")
 IDENTITY = Identity("a" * 32, {"model": "llama", "scheme": "bf16"})
@@ -775,17 +780,42 @@ def test_lookups_go_on_while_files_are_worked_on() -> None:
     assert not directory.covers(TokenIds.of(_branch(0)), "")
 
 
-def test_scanning_on_several_threads_finds_the_same() -> None:
-    disk = FaultDisk()
+class WatchedDisk(FaultDisk):
+    """Notes what is prefetched and opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, str]] = []
+
+    def prefetch(self, path: Path, size_bytes: int) -> None:
+        assert 0 < size_bytes <= FIRST_READ_BYTES
+        self.seen.append(("prefetch", path.name))
+
+    def open(self, path: Path) -> DiskFile:
+        self.seen.append(("open", path.name))
+        return super().open(path)
+
+
+def test_a_start_has_the_next_files_read_while_it_examines_one() -> None:
+    disk = WatchedDisk()
     directory = _open(disk)
     for number in range(20):
         store(disk, directory, spec_of(_branch(number)))
     disk.put(directory.entries()[3].path, b"bad")
+    disk.put(directory.entries()[4].path.with_name("z.txt"), b"foreign")
     directory.close()
-    again = CheckpointDirectory(disk, ROOT, IDENTITY, NO_LIMITS, scan_threads=4)
+    disk.seen.clear()
+    again = CheckpointDirectory(disk, ROOT, IDENTITY, NO_LIMITS)
     report = again.open()
     assert _numbers(again) == [number for number in range(20) if number != 3]
     assert report.problems["not_a_container"].files == 1
+    names = sorted(name for kind, name in disk.seen if kind == "open" and name.endswith(FILE_SUFFIX))
+    seen = [(kind, name) for kind, name in disk.seen if name.endswith(FILE_SUFFIX)]
+    assert [name for kind, name in seen if kind == "prefetch"] == names
+    assert [name for kind, name in seen if kind == "open"] == names
+    for place, name in enumerate(names):
+        ahead = seen.index(("open", name)) - seen.index(("prefetch", name)) - 1
+        assert ahead >= min(8, len(names) - 1 - place)
 
 
 def test_a_file_written_by_anybody_is_taken_for_what_its_header_says() -> None:

@@ -57,7 +57,7 @@ def test_a_restart_on_a_real_disk_finds_private_files_and_their_order(tmp_path: 
     bad = directory.quarantine(entries[2].id, "corrupt_tensor")
     assert bad is not None
     directory.close()
-    again = CheckpointDirectory(fs, root, IDENTITY, LIMITS, scan_threads=2)
+    again = CheckpointDirectory(fs, root, IDENTITY, LIMITS)
     report = again.open()
     assert [entry.tokens[0] for entry in again.entries()] == [0, 3, 1]
     assert not report.problems

@@ -13,6 +13,7 @@ from samovar.storage.container_errors import ContainerError, CorruptHeader, Unsu
 from samovar.storage.directory import CheckpointDirectory
 from samovar.storage.filesystem import Space
 from samovar.storage.identity import IDENTITY_FILE, Identity, read_identity, write_identity
+from samovar.storage.layout import frame_of, header_area
 from samovar.storage.removal import Removals
 from samovar.storage.room import Limits, Usage, shortage
 from samovar.storage.scan import UNKNOWN_FILE, UNREADABLE, VANISHED, Found, Problem, scan
@@ -249,12 +250,37 @@ def test_a_header_that_lies_is_corrupt_for_a_summary_too(change: Callable[[dict[
         read_summary(disk, FILE, len(data))
 
 
-def test_an_unknown_feature_is_told_apart_from_damage() -> None:
+@pytest.mark.parametrize("layers", [[], {"delta": True}, [3]], ids=["known", "no list", "no layer"])
+def test_an_unknown_feature_is_told_apart_from_damage(layers: object) -> None:
+    def change(table: dict[str, Any]) -> None:
+        table |= {"features": ["holograms"], "layers": layers}
+
     disk = FaultDisk()
-    data = forged(_written(disk, plain()), FILE, _set("features", value=["holograms"]))
+    data = forged(_written(disk, plain()), FILE, change)
     disk.put(FILE, data)
     with pytest.raises(UnsupportedFeature):
         read_summary(disk, FILE, len(data))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 100_000,
+        b'{"later":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"later":1e999',
+        b'{"identity":"\\ud800"}',
+        b'{"identity":"\xff"}',
+        b"null",
+        b"",
+    ],
+    ids=["deep", "deep and whole", "cut", "half a pair", "no UTF-8", "null", "empty"],
+)
+def test_what_is_no_header_is_corrupt_for_a_summary(text: bytes) -> None:
+    disk = FaultDisk()
+    frame = frame_of(len(text), 0)
+    disk.put(FILE, header_area(frame, text))
+    with pytest.raises(CorruptHeader):
+        read_summary(disk, FILE, frame.file_bytes)
 
 
 def test_a_scan_tells_every_file_of_every_identity_without_the_lock() -> None:

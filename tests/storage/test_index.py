@@ -154,6 +154,34 @@ def test_a_chain_deeper_than_the_recursion_limit_works(request: pytest.FixtureRe
     assert len(index) == 0
 
 
+class CountedTokens(TokenIds):
+    """Counts how often they are compared."""
+
+    comparisons = 0
+
+    def common_prefix(self, other: TokenIds, start: int = 0) -> int:
+        CountedTokens.comparisons += 1
+        return super().common_prefix(other, start)
+
+
+@pytest.mark.parametrize("ascending", [True, False])
+def test_a_lookup_compares_once_along_a_chain_of_turns(
+    monkeypatch: pytest.MonkeyPatch, *, ascending: bool
+) -> None:
+    monkeypatch.setattr(CountedTokens, "comparisons", 0)
+    ids = range(200)
+    chain = [entry(*ids[:end], trimmable=False) for end in range(2, 200, 2)]
+    index = PrefixIndex(chain if ascending else reversed(chain))
+    asked = CountedTokens.of(ids)
+    assert look(index, *ids) == (198, chain[-1])
+    assert index.common_prefix(asked, "") == 198
+    assert CountedTokens.comparisons == 1
+    index.remove(chain[-1])
+    assert index.common_prefix(asked, "") == 196
+    assert CountedTokens.comparisons == 2
+    index.check_integrity()
+
+
 _IDS = st.lists(st.integers(0, 2), max_size=7)
 _NAMESPACES = st.sampled_from(["", "lora"])
 

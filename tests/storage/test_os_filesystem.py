@@ -45,6 +45,15 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     assert FS.list(tmp_path / "absent") == []
 
 
+def test_a_hint_is_never_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (file, tmp_path, tmp_path / "pipe", tmp_path / "absent"):
+        FS.prefetch(path, 32768)
+    assert file.read_bytes() == b"x"
+
+
 def test_an_error_of_the_system_keeps_its_number(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x")
