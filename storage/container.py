@@ -5,10 +5,11 @@ header area by its hash, tokens and tensors by theirs, and what lies between mus
 """
 
 from .checksums import Checksum
-from .container_reader import FEATURES, never, read_header, read_tensors
+from .container_reader import FEATURES, read_header
 from .container_writer import file_bytes_of, write_container
 from .header import Header, Section, StoredCheckpoint
 from .layout import ALIGNMENT, MAGIC, VERSION
+from .tensor_reader import never, read_tensors
 
 __all__ = [
     "ALIGNMENT",

@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from samovar.storage import checksums
+from samovar.storage import checksums, tensor_reader
 from samovar.storage.container import ALIGNMENT, file_bytes_of, read_header, read_tensors, write_container
 from samovar.storage.container_errors import (
+    ContainerChanged,
     CorruptTensor,
     RestoreCancelled,
     SegmentMismatch,
@@ -20,6 +23,7 @@ from samovar.storage.container_errors import (
 from samovar.storage.fs import OsFilesystem
 from samovar.storage.layout import MAX_TOKENS
 from samovar.storage.spec import DTYPE_BYTES, AttachmentSpec, CheckpointSpec, LayerSpec, TensorSpec
+from samovar.storage.tensor_reader import SHARE_BYTES
 from samovar.storage.tokens import TokenIds
 from samovar.storage.transfer import BLOCK_BYTES, blocks_of
 
@@ -35,6 +39,11 @@ from tests.kit.containers import (
     views,
     write,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from samovar.storage.filesystem import OpenFile
 
 PATH = Path("one.kv")
 
@@ -191,10 +200,15 @@ def large(tmp_path: Path) -> tuple[CheckpointSpec, list[bytes], Path]:
         tuple(layer("kv:plain", 20_000, TensorSpec("keys", "uint8", (3, 1_000_001))) for _ in range(4)),
     )
     assert spec.nbytes > checksums.THREADED_BYTES
+    assert spec.nbytes > 2 * SHARE_BYTES
     return spec, contents(spec), tmp_path / "large.kv"
 
 
-def test_a_large_container_on_a_disk_and_its_damage_found_on_the_second_thread(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cores", [1, 2, 16])
+def test_a_large_container_on_a_disk_and_its_damage_found_by_whoever_reads_it(
+    cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_reader.os, "cpu_count", lambda: cores)
     spec, parts, path = large(tmp_path)
     fs = OsFilesystem()
     stored = write_container(fs, path, IDENTITY, spec, views(parts), created_s=CREATED_S)
@@ -209,7 +223,56 @@ def test_a_large_container_on_a_disk_and_its_damage_found_on_the_second_thread(t
     with pytest.raises(CorruptTensor) as caught:
         read_tensors(fs, path, stored, views(targets))
     assert caught.value.tensor == "layers.1.keys"
-    assert [thread.name for thread in threading.enumerate() if thread.name == "hash"] == []
+    assert helpers() == []
+
+
+class Meeting(OsFilesystem):
+    """Files whose tensors are read only once ``readers`` threads have come to read some."""
+
+    def __init__(self, readers: int) -> None:
+        self._gate = threading.Barrier(readers)
+        self._come = threading.local()
+
+    def open(self, path: Path) -> OpenFile:
+        file = super().open(path)
+        own_read = file.read
+
+        def read(segments: Sequence[memoryview], offset: int) -> int:
+            if offset and not hasattr(self._come, "here"):
+                self._come.here = True
+                self._gate.wait(20.0)
+            return own_read(segments, offset)
+
+        return cast("OpenFile", SimpleNamespace(read=read, size=file.size, close=file.close))
+
+
+def test_a_large_container_is_read_by_several_threads_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_reader.os, "cpu_count", lambda: 16)
+    spec, parts, path = large(tmp_path)
+    stored = write_container(OsFilesystem(), path, IDENTITY, spec, views(parts), created_s=CREATED_S)
+    targets = [bytearray(len(part)) for part in parts]
+    shares = min(tensor_reader.MOST_THREADS, spec.nbytes // SHARE_BYTES)
+    assert shares > 1
+    read_tensors(Meeting(shares), path, stored, views(targets))
+    assert targets == parts
+    assert helpers() == []
+
+
+def test_a_file_that_is_replaced_while_threads_come_to_it_is_told(tmp_path: Path) -> None:
+    spec, parts, path = large(tmp_path)
+    fs = OsFilesystem()
+    stored = write_container(fs, path, IDENTITY, spec, views(parts), created_s=CREATED_S)
+    path.unlink()
+    write_container(fs, path, "f" * len(IDENTITY), spec, views(parts), created_s=CREATED_S)
+    with pytest.raises(ContainerChanged):
+        read_tensors(fs, path, stored, views([bytearray(len(part)) for part in parts]))
+
+
+def helpers() -> list[str]:
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name == "hash" or name.startswith("restore")]
 
 
 def test_a_large_restore_is_cancelled_without_leaving_its_thread(tmp_path: Path) -> None:
@@ -222,7 +285,7 @@ def test_a_large_restore_is_cancelled_without_leaving_its_thread(tmp_path: Path)
     targets = views([bytearray(len(part)) for part in parts])
     with pytest.raises(RestoreCancelled):
         read_tensors(fs, path, stored, targets, cancelled=lambda: next(asked) == 7)
-    assert [thread.name for thread in threading.enumerate() if thread.name == "hash"] == []
+    assert helpers() == []
 
 
 def test_an_empty_checkpoint_and_empty_tensors_come_back() -> None:
