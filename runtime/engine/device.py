@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
@@ -53,6 +54,15 @@ def computes_on_cuda() -> bool:
     """Return whether MLX's default device is an NVIDIA GPU."""
     cuda = getattr(mx, "cuda", None)
     return not computes_on_cpu() and cuda is not None and bool(cuda.is_available())
+
+
+@cache
+def thread_stream() -> mx.ThreadLocalStream:
+    """Return what is a stream of its own on each thread that uses it, one for as long as that thread lives.
+
+    MLX never ends what is behind a stream, so what runs on a thread after another takes over its stream.
+    """
+    return mx.new_thread_local_stream(mx.default_device())
 
 
 def compute_dtype() -> ComputeDtype:

@@ -147,7 +147,8 @@ class Context(Generic[M]):
         """Start a pinned thread; each batch of its events comes back as ``message(events)``.
 
         An exception out of ``body`` crashes the actor. When the incarnation ends, the thread is told to
-        stop and waited for within ``shutdown_s``; past that it is left behind and reported unstoppable.
+        stop and waited for within ``shutdown_s``; past that it is left behind and reported unstoppable. The
+        next incarnation gets the same operating-system thread, unless that one was left behind.
         """
         self._check_live("run_thread")
 
@@ -160,7 +161,8 @@ class Context(Generic[M]):
             elif error is not None:
                 self._cell.inject(error)
 
-        thread = PinnedThread[C, E](f"{self.path}/{name}", body, deliver, exited)
+        places = self._cell.system.thread_places
+        thread = PinnedThread[C, E](f"{self.path}/{name}", body, deliver, exited, places=places)
         self._threads.append(thread)
         thread.start()
         return thread

@@ -12,6 +12,7 @@ from .cell import Cell
 from .deadlines import Deadlines
 from .errors import InjectedCrash, StartFailed, forget_tracebacks
 from .observer import Observer, Silent
+from .places import ThreadPlaces
 from .supervisor import Supervisor
 from .turn import Turn
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _CLOCK_TOLERANCE_S = 1.0
 _KEPT_REPORTS = 256
+_IDLE_THREADS = 64
 
 
 class Tap(Protocol):
@@ -70,6 +72,7 @@ class ActorSystem:
         self.now_s: Callable[[], float] = time.monotonic if real else self.loop.time
         self.deadlines = Deadlines(self.loop)
         self.turn = Turn(self.loop)
+        self.thread_places = ThreadPlaces(_IDLE_THREADS)
         self.chance = chance or random.Random()  # noqa: S311 - jitter, no secret
         self.observer: Observer = observer or Silent()
         self.detect_cycles = detect_cycles
@@ -91,7 +94,7 @@ class ActorSystem:
         try:
             await self.root.start()
         except StartFailed:
-            self.closing = True
+            self._close()
             self.root.retire()
             raise
 
@@ -104,7 +107,7 @@ class ActorSystem:
 
         Idempotent: further callers wait for the same stop, which goes on if a caller is cancelled.
         """
-        self.closing = True
+        self._close()
         if self._stopping is None:
             self._stopping = self.loop.create_task(self.root.stop(returning=False), name="stop")
         outcome = await asyncio.shield(self._stopping)
@@ -139,7 +142,7 @@ class ActorSystem:
 
     def root_failed(self, failure: Failure) -> None:
         """Note that the root gave up (called by it)."""
-        self.closing = True
+        self._close()
         self.root.retire()
         if not self._gave_up.done():
             self._gave_up.set_result(failure)
@@ -148,6 +151,11 @@ class ActorSystem:
         """Tell the observer of a failure; from then on it is kept without what its tracebacks hold."""
         self.observer.failed(failure, restart_in_s)
         forget_tracebacks(failure.error)
+
+    def _close(self) -> None:
+        """Nothing comes back any more, so no thread waits for a successor of what ran on it."""
+        self.closing = True
+        self.thread_places.close()
 
     def bury(self, letter: DeadLetter) -> None:
         """Record a dead letter (called by cells)."""

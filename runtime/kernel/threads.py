@@ -6,9 +6,11 @@ import asyncio
 import queue
 import threading
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .errors import ActorGone, KernelError, Overloaded
+from .places import ThreadPlaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,12 +68,13 @@ class ThreadPort(Generic[C, E]):
 
 
 class PinnedThread(Generic[C, E]):
-    """One operating-system thread with one owner: it runs ``body`` once, from start to end.
+    """One operating-system thread with one owner while it runs ``body``, once, from start to end.
 
-    ``send``, ``stop`` and ``join`` are for the loop thread. Events are delivered in order to ``on_events``
-    on the loop thread, any number in one call; ``on_exit`` gets the exception that ended ``body``, or
-    None. At most ``event_limit`` events wait for the loop; past that the thread waits, so a stalled loop
-    slows its lanes instead of filling memory.
+    The thread comes from ``places`` and waits there for a successor of the same name once ``body`` has
+    returned; without, it ends. ``send``, ``stop`` and ``join`` are for the loop thread. Events are delivered
+    in order to ``on_events`` on the loop thread, any number in one call; ``on_exit`` gets the exception
+    that ended ``body``, or None. At most ``event_limit`` events wait for the loop; past that the thread
+    waits, so a stalled loop slows its lanes instead of filling memory.
     """
 
     def __init__(
@@ -80,7 +83,9 @@ class PinnedThread(Generic[C, E]):
         body: Callable[[ThreadPort[C, E]], None],
         on_events: Callable[[list[E]], None],
         on_exit: Callable[[BaseException | None], None],
+        *,
         event_limit: int = 65_536,
+        places: ThreadPlaces | None = None,
     ) -> None:
         self.name = name
         self._body = body
@@ -94,12 +99,11 @@ class PinnedThread(Generic[C, E]):
         self._scheduled = False
         self._stopped = False
         self._ended = asyncio.Event()
-        # A daemon: a thread stuck in a foreign call must not keep the process from ending.
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._places = places or ThreadPlaces(idle_limit=0)
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the body on an idle thread of this name, else on a new one."""
+        self._places.run(self.name, self._run)
 
     def send(self, command: C) -> None:
         """Queue a command for the thread. Its owner bounds how many it sends."""
@@ -114,17 +118,12 @@ class PinnedThread(Generic[C, E]):
                 self._handover.notify_all()
 
     async def join(self, timeout_s: float) -> bool:
-        """Wait for the end of the thread; False when it did not come in time."""
+        """Wait for the end of the body; False when it did not come in time."""
         if not self._ended.is_set():
             waiter = asyncio.ensure_future(self._ended.wait())
             await asyncio.wait({waiter}, timeout=timeout_s)
             waiter.cancel()
         return self._ended.is_set()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the operating-system thread still runs."""
-        return self._thread.is_alive()
 
     def hand_over(self, events: list[E], port: ThreadPort[C, E]) -> None:
         """Queue events for the loop (called by the port, on the pinned thread)."""
@@ -143,13 +142,14 @@ class PinnedThread(Generic[C, E]):
         if events:
             self._on_events(events)
 
-    def _run(self) -> None:
+    def _run(self) -> Callable[[], object]:
+        """Run the body; return what tells the loop of its end, for when the thread can be used again."""
         error: BaseException | None = None
         try:
             self._body(ThreadPort(self, self._inbox))
         except BaseException as exc:  # noqa: BLE001 - this is the thread's guard: the owner gets everything
             error = exc
-        self._call_loop(self._finish, error)
+        return partial(self._call_loop, self._finish, error)
 
     def _finish(self, error: BaseException | None) -> None:
         self._deliver()

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from samovar.runtime.kernel import cell, turn
+from samovar.runtime.kernel import cell, places, turn
 from samovar.runtime.kernel import threads as kernel_threads
 
 from tests.kit.loop import VirtualLoop
@@ -115,15 +115,19 @@ class Turns:
         """Let the kernel make its threads here, and no actor give way because real time has passed."""
         kept = kernel_threads.threading, kernel_threads.queue, kernel_threads.ThreadPoolExecutor
         module: Any = kernel_threads
+        starting: Any = places
         turn_s = turn.TURN_S
         turn.TURN_S = cell.TURN_S = math.inf  # type: ignore[misc]
-        module.threading = SimpleNamespace(Thread=self._thread, Condition=threading.Condition)
+        module.threading = SimpleNamespace(Condition=threading.Condition)
+        starting.threading = SimpleNamespace(Thread=self._thread, Lock=threading.Lock)
         module.queue = SimpleNamespace(SimpleQueue=lambda: Inbox(self), Empty=queue.Empty)
+        starting.queue = module.queue
         module.ThreadPoolExecutor = lambda _, thread_name_prefix: OneThread(self, thread_name_prefix)
         try:
             yield
         finally:
             module.threading, module.queue, module.ThreadPoolExecutor = kept
+            starting.threading, starting.queue = kept[:2]
             turn.TURN_S = cell.TURN_S = turn_s  # type: ignore[misc]
 
     def _thread(self, *, target: Callable[[], None], name: str, daemon: bool) -> Strand:

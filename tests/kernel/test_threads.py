@@ -8,6 +8,7 @@ import pytest
 from samovar.runtime.kernel import (
     ActorGone,
     BlockingPool,
+    InjectedCrash,
     KernelError,
     Overloaded,
     PinnedThread,
@@ -161,7 +162,58 @@ async def test_a_stop_lets_the_thread_see_earlier_commands() -> None:
             lane.threads[0].send(value)
         assert await kit.system.stop() == "stopped"
         assert seen == list(range(100))
-        assert not lane.threads[0].alive or lane.threads[0]._ended.is_set()
+        assert await lane.threads[0].join(0.0)
+
+
+@virtual
+async def test_incarnations_that_follow_one_another_have_the_same_thread() -> None:
+    idents: list[int] = []
+
+    def body(port: ThreadPort[int, int]) -> None:
+        idents.append(threading.get_native_id())
+        while not port.stopping:
+            if port.wait() == [1]:
+                raise OSError("device lost")
+
+    lane = Lane(body)
+    async with KitSystem(root(lane.spec)) as kit:
+        for crashes in range(1, 4):
+            if crashes == 2:
+                kit.system.crash("a")
+            else:
+                lane.threads[-1].send(1)
+            await until(lambda: kit.record.failures)
+            kit.failure("a", InjectedCrash if crashes == 2 else OSError)
+            await kit.advance(5.0)
+            await until(lambda expected=crashes + 1: len(idents) == expected)
+    assert len(set(idents)) == 1
+
+
+@virtual
+async def test_a_thread_that_hangs_keeps_its_place_and_the_successor_has_a_new_one() -> None:
+    go, hanging = threading.Event(), threading.Event()
+    idents: list[int] = []
+
+    def body(port: ThreadPort[int, int]) -> None:
+        idents.append(threading.get_native_id())
+        if port.wait() == [1]:
+            hanging.set()
+            assert go.wait(10.0)
+
+    lane = Lane(body, shutdown_s=0.5)
+    async with KitSystem(root(lane.spec)) as kit:
+        lane.threads[0].send(1)
+        await until(hanging.is_set)
+        kit.system.crash("a")
+        await kit.advance(5.0)
+        await until(lambda: len(idents) == 2)
+        kit.failure("a")
+        kit.unstoppable("a")
+        lane.threads[1].send(2)
+        assert await lane.threads[1].join(5.0), "it does not wait for the one that hangs"
+        go.set()
+        assert await lane.threads[0].join(5.0)
+    assert idents[0] != idents[1]
 
 
 # -- PinnedThread -------------------------------------------------------------------------------------------
@@ -179,7 +231,7 @@ async def test_a_lagging_loop_slows_the_thread_down() -> None:
 
     thread = PinnedThread[int, int]("lane", body, got.extend, lambda _: None, event_limit=3)
     thread.start()
-    thread._thread.join(0.2)  # the loop lags: nothing is delivered meanwhile
+    threading.Event().wait(0.2)  # the loop lags: nothing is delivered meanwhile
     assert progress == [0, 1, 2], "the fourth event waits for the loop"
     assert await thread.join(5.0)
     assert got == list(range(10))
@@ -188,17 +240,18 @@ async def test_a_lagging_loop_slows_the_thread_down() -> None:
 @virtual
 async def test_a_stop_frees_a_thread_that_waits_for_the_loop() -> None:
     got: list[int] = []
+    through = threading.Event()
 
     def body(port: ThreadPort[int, int]) -> None:
         for value in range(10):
             port.emit([value])
+        through.set()
 
     thread = PinnedThread[int, int]("lane", body, got.extend, lambda _: None, event_limit=1)
     thread.start()
     thread.stop()
     thread.stop()
-    thread._thread.join(5.0)
-    assert not thread.alive
+    assert through.wait(5.0)
     assert await thread.join(5.0)
     assert got == list(range(10))
 

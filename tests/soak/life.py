@@ -7,8 +7,6 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.long_run_flat import WARM_UP_SHARE
-
 from . import disk, ways
 from .floor import Floor
 from .mishaps import Mishaps
@@ -69,8 +67,7 @@ class Life:
     def run(self, seconds: float, ending: str, *, crashes: Sequence[str] = (), judged: bool = False) -> None:
         """Live for about ``seconds`` from when it is ready, then end it. ``crashes``: of groups, at once.
 
-        ``judged``: memory must stay flat after the first third, so nothing is crashed after that: MLX keeps
-        two threads of each lane that has crashed, for good.
+        ``judged``: memory, descriptors and threads must stay flat after the first third, crashes or not.
         """
         try:
             with self._floor:
@@ -78,10 +75,8 @@ class Life:
                 self._floor.open()
                 for group in crashes:
                     self.mishaps.crash(group)
-                begun_s = time.monotonic()
-                until_s = begun_s + seconds
+                until_s = time.monotonic() + seconds
                 while time.monotonic() < until_s:
-                    self.mishaps.crashing = not judged or time.monotonic() < begun_s + seconds * WARM_UP_SHARE
                     self._bout(min(self._chance.uniform(2.0, 5.0), until_s - time.monotonic()))
                     self._rest()
                 self._end(ending)

@@ -44,13 +44,12 @@ class Mishaps:
     chance: random.Random
     config: Path
     clears: int = 0
-    crashing: bool = True
     _crashes: dict[str, deque[float]] = field(default_factory=dict[str, "deque[float]"])
 
     def happen(self) -> None:
         """Do one of them. Setback when the server was in no state to answer."""
         acts = {
-            self.crash: 6 * self.crashing,
+            self.crash: 6,
             self.reload: 2,
             self.clear_ram: 2,
             self.clear_disk: 1,

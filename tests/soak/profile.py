@@ -63,7 +63,7 @@ PROFILES = {
         max_tokens=(16, 32),
         turn_words=(3, 30),
         system_words=50,
-        bounds={"rss_bytes": 32.0 * MIB, "descriptors": 3.0, "threads": 8.0},
+        bounds={"rss_bytes": 32.0 * MIB, "descriptors": 3.0, "threads": 2.0},
     ),
     "smollm2": Profile(
         "smollm2",
@@ -72,6 +72,6 @@ PROFILES = {
         max_tokens=(16, 24),
         turn_words=(5, 40),
         system_words=60,
-        bounds={"rss_bytes": 96.0 * MIB, "descriptors": 3.0, "threads": 8.0},
+        bounds={"rss_bytes": 96.0 * MIB, "descriptors": 3.0, "threads": 2.0},
     ),
 }

@@ -14,7 +14,7 @@ from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from ..cpu import attention as cpu_attention
 from ..cpu import products as cpu_products
-from ..device import computes_on_cpu
+from ..device import computes_on_cpu, thread_stream
 from ..memory import MlxMemoryGauge
 from ..models.batchable import always_trims, require_batching
 from ..port import AtWork, LaneFigures
@@ -86,11 +86,11 @@ class MlxBackend:
         self._opened: tuple[mx.ThreadLocalStream, Runner] | None = None
 
     def open(self) -> ModelInfo:
-        """Load the model and take a stream of this thread. Raises EngineError when it cannot batch."""
+        """Load the model and take this thread's stream. Raises EngineError when it cannot batch."""
         loaded = self._handle.load()
         cpu_attention.install()
         cpu_products.install()
-        stream = mx.new_thread_local_stream(mx.default_device())
+        stream = thread_stream()
         with mx.stream(stream):
             require_batching(loaded.model)
         self._wired_limit = maybe_set_recommended_wired_limit()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
+from ..device import thread_stream
 from ..errors import StateMismatch
 from ..memory import MlxMemoryGauge
 from .accounting import SAMPLE_TOKENS, Layout, layout_of
@@ -84,8 +85,8 @@ class MlxRestorer:
         self._thread: int | None = None
 
     def open(self) -> None:
-        """Take a stream of this thread."""
-        self._stream = mx.new_thread_local_stream(mx.default_device())
+        """Take this thread's stream."""
+        self._stream = thread_stream()
         self._thread = threading.get_ident()
 
     def allocate(self, spec: CheckpointSpec) -> MlxRestoreTarget:
