@@ -54,13 +54,20 @@ class RowPublished:
 class StartRow:
     """Let a row join the batch; its events go to ``stream``, its end also to ``owner``.
 
-    What it publishes is kept for ``session_id`` by preference.
+    What it publishes is kept for ``session_id`` by preference. Once the stream is at a later ``attempt`` than
+    this one, its owner has given the row up: it does not start, or says no more.
     """
 
     request: RowRequest
     stream: RequestStream
     owner: ActorRef[RowPublished | RowEnded]
-    session_id: str | None = None
+    session_id: str | None
+    attempt: int
+
+    @property
+    def given_up(self) -> bool:
+        """Whether nobody waits for this row any more."""
+        return self.stream.ended or self.attempt != self.stream.attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +133,7 @@ class GenerationActor(Actor[LaneMessage]):
         self._backend = backend
         self._totals = totals
         self._rows: dict[str, StartRow] = {}
+        self._successors: dict[str, StartRow] = {}
         self._figures = LaneFigures()
         self._steps_watched = 0
         self._thread: PinnedThread[LaneCommand, Step] | None = None
@@ -158,10 +166,10 @@ class GenerationActor(Actor[LaneMessage]):
             case StartRow():
                 self._start(message)
             case CancelRow():
-                if message.row_id in self._rows:
-                    self._send(Drop(message.row_id))
+                self._cancel(message.row_id)
             case GetRows():
-                self.ctx.reply(message, tuple(self._rows.values()))
+                rows = (*self._rows.values(), *self._successors.values())
+                self.ctx.reply(message, tuple(row for row in rows if not row.given_up))
             case GetFigures():
                 self.ctx.reply(message, self._totals.with_(self._figures))
             case _:
@@ -171,10 +179,22 @@ class GenerationActor(Actor[LaneMessage]):
         self._totals.absorb(self._figures)
 
     def _start(self, row: StartRow) -> None:
-        if row.stream.ended:
-            return  # its owner gave it up while the message was under way
+        """Insert a row, after an earlier attempt of it has left: its owner could not reach this lane."""
+        if row.given_up:
+            return  # while the message was under way
+        if row.request.id in self._rows:
+            self._successors[row.request.id] = row
+            self._send(Drop(row.request.id))
+            return
         self._rows[row.request.id] = row
         self._send(Insert(row.request))
+
+    def _cancel(self, row_id: str) -> None:
+        successor = self._successors.pop(row_id, None)
+        if successor is not None:
+            self._end(successor, Cancelled(row_id))
+        elif row_id in self._rows:
+            self._send(Drop(row_id))
 
     def _publish(self, step: Step) -> None:
         if step.figures is not None:
@@ -190,11 +210,20 @@ class GenerationActor(Actor[LaneMessage]):
                 continue
             if isinstance(event, Published):
                 self._keep(event, row)
-                continue
-            row.stream.push(event)
-            if isinstance(event, Finished | Cancelled | Failed):
+            elif isinstance(event, Finished | Cancelled | Failed):
                 del self._rows[event.id]
-                row.owner.tell(RowEnded(self.ctx.self, event))
+                self._end(row, event)
+                if (successor := self._successors.pop(event.id, None)) is not None:
+                    self._start(successor)
+            elif row.attempt == row.stream.attempt:
+                row.stream.push(event)
+            else:
+                self._send(Drop(event.id))
+
+    def _end(self, row: StartRow, event: Terminal) -> None:
+        if row.attempt == row.stream.attempt:
+            row.stream.push(event)
+            row.owner.tell(RowEnded(self.ctx.self, event))
 
     def _watch_memory(self) -> None:
         """Let residency look at the memory: prompts and decoding make it grow (REQUIREMENTS D10)."""
@@ -212,6 +241,7 @@ class GenerationActor(Actor[LaneMessage]):
         """Assert that rows are known by their own ids and streams. No I/O; between two messages."""
         for row_id, row in self._rows.items():
             assert row_id == row.request.id == row.stream.id, f"row {row_id} is another's"
+        assert self._successors.keys() <= self._rows.keys()
 
     def _send(self, command: LaneCommand) -> None:
         if self._thread is None:
@@ -242,7 +272,7 @@ class Lane:
         session_id: str | None = None,
     ) -> bool:
         """Let a row join; False when the lane cannot take messages (it has stopped, or is flooded)."""
-        return self.ref.tell(StartRow(request, stream, owner, session_id))
+        return self.ref.tell(StartRow(request, stream, owner, session_id, stream.attempt))
 
     def cancel(self, row_id: str) -> None:
         """Drop a row before the next step; the terminal event follows."""

@@ -34,8 +34,9 @@ class RequestStream:
 
     It outlives the lanes that serve it. So it keeps what a next lane needs: ``emitted``, the tokens of all
     deltas so far. Progress of a prompt that is prefilled again passes silently. ``prefill_left`` is how many
-    tokens the present lane has still to prefill. ``claimed``: the client has the stream in hand;
-    ``cancelled``: it wants no more of it. ``watcher`` is called after every event that was taken.
+    tokens the present lane has still to prefill. ``attempt`` counts the lanes that were given up: what an
+    earlier one still says is for nobody. ``claimed``: the client has the stream in hand; ``cancelled``: it
+    wants no more of it. ``watcher`` is called after every event that was taken.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class RequestStream:
         "_prefilled",
         "_waiter",
         "_waiting",
+        "attempt",
         "cancelled",
         "claimed",
         "emitted",
@@ -65,7 +67,7 @@ class RequestStream:
         self._waiter: asyncio.Future[None] | None = None
         self.terminal: Finished | Cancelled | Failed | None = None
         self.emitted: list[int] = []
-        self.prefill_left = 0
+        self.prefill_left = self.attempt = 0
         self._prefilled = 0
         self.claimed = self.cancelled = False
         self.watcher: Callable[[], None] | None = None

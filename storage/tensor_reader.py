@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 MOST_THREADS: Final = 8
 """Threads that share a file at most, the caller's among them; no more than there are cores.
 
-Measured beside an H200, 268 MB in the page cache into new arrays that the GPU shares, first touch included: 2.8,
-4.7, 7.5, 11.0, 10.7 GB/s with 1, 2, 4, 8, 16 threads; from its virtual disk 1.8 to 2.2.
+Measured beside an H200, 268 MB in the page cache into new arrays that the GPU shares: 2.8, 4.7, 7.5, 11.0,
+10.7 GB/s with 1, 2, 4, 8, 16 threads; from its virtual disk 1.8 to 2.2.
 """
 
 SHARE_BYTES: Final = 4 << 20

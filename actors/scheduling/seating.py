@@ -218,6 +218,7 @@ class Seating:
         """Let a request without a lane wait for one, unless it needs none."""
         self._let_go(running.id, running.lease_id)
         running.lease_id = None
+        running.stream.attempt += 1
         if (terminal := running.stream.terminal) is not None:
             self.end(running, terminal)
         elif running.stream.cancelled:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from samovar.actors.requests import Refused
+from samovar.actors.scheduling.lanewatch import LANE_ASK_S
 from samovar.actors.scheduling.verdicts import CONVICTED_S
 from samovar.runtime.engine.errors import LaneStepFailed
 from samovar.runtime.engine.port import Cancelled, Delta, Failed, Finished, Prefilled
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from samovar.actors.stream import RequestStream, StreamEvent
-    from samovar.runtime.engine.port import Phase, RowRequest
+    from samovar.runtime.engine.port import Phase, RowEvent, RowRequest
 
     from .tree import Serving
 
@@ -346,6 +347,116 @@ async def test_a_lane_that_crashes_while_the_scheduler_is_down_loses_no_request(
         assert (figures.admitted, figures.finished, figures.running) == (1, 1, 0)
         failures(tree, "scheduler", 1, InjectedCrash)
         failures(tree, "lanes/0", 1, InjectedCrash)
+
+
+async def given_up(tree: Serving) -> None:
+    """Have a new scheduler give up on lane 0, which does not answer in time but has not crashed."""
+    tree.kit.hold(tree.lanes[0].ref)
+    tree.kit.system.crash("scheduler")
+    await tree.kit.advance(LANE_ASK_S + 2.0)
+
+
+@virtual
+async def test_a_row_that_waits_at_a_silent_lane_is_not_started_twice() -> None:
+    async with serving() as tree:
+        tree.kit.hold(tree.lanes[0].ref)
+        stream = await tree.admitted("a")
+        await given_up(tree)
+        tree.kit.release(tree.lanes[0].ref)
+        events = await drain(stream)
+        assert text(events) == "97.0 97.1 97.2 "
+        assert once(events)
+        assert tree.engine.inserted == ["a"]
+        failures(tree, "scheduler", 1, InjectedCrash)
+
+
+@virtual
+async def test_a_row_that_runs_on_a_silent_lane_is_run_anew_there_only_once_it_has_left() -> None:
+    engine = FakeEngine(gated=True)
+    async with serving(engine=engine) as tree:
+        stream = await tree.admitted("a", max_tokens=6)
+        await stand([stream], engine, tree)
+        engine.allow(2)
+        await tree.kit.settle()
+        await given_up(tree)
+        engine.allow(1)  # its token is for nobody: the next attempt computes it again
+        await tree.kit.settle()
+        tree.kit.release(tree.lanes[0].ref)
+        engine.gated = False
+        events = await drain(stream)
+        assert text(events) == "".join(f"97.{n} " for n in range(6))
+        assert once(events)
+        assert engine.inserted == ["a", "a"]
+        await tree.kit.settle()
+        assert await on_lane(tree) == []
+        failures(tree, "scheduler", 1, InjectedCrash)
+
+
+@virtual
+async def test_a_row_of_a_silent_lane_runs_elsewhere_and_nothing_of_it_comes_twice() -> None:
+    engine = FakeEngine(gated=True)
+    async with serving(lanes=2, engine=engine) as tree:
+        stream = await tree.admitted("a", max_tokens=6)
+        await stand([stream], engine, tree)
+        engine.allow(2)
+        await tree.kit.settle()
+        await given_up(tree)
+        engine.gated = False
+        events = await drain(stream)
+        tree.kit.release(tree.lanes[0].ref)
+        await tree.kit.settle()
+        assert text(events) == "".join(f"97.{n} " for n in range(6))
+        assert once(events)
+        assert engine.inserted == ["a", "a"]
+        assert await on_lane(tree) == []
+        figures = await tree.scheduler.figures(1.0)
+        assert (figures.finished, figures.running) == (1, 0)
+        failures(tree, "scheduler", 1, InjectedCrash)
+
+
+class _Slow(FakeBackend):
+    engine: FakeEngine
+    kept: list[str]
+
+    def cancel(self, row_id: str) -> None:
+        if self.engine.gated:
+            self.kept.append(row_id)
+        else:
+            super().cancel(row_id)
+
+    def step(self) -> list[RowEvent]:
+        while self.kept and not self.engine.gated:
+            super().cancel(self.kept.pop())
+        return super().step()
+
+
+class SlowToLeave(FakeEngine):
+    """Rows leave only while it is not gated."""
+
+    def backend(self) -> FakeBackend:
+        backend = _Slow(self)
+        backend.engine, backend.kept = self, []
+        return backend
+
+
+@virtual
+async def test_a_client_that_leaves_while_its_row_waits_for_an_earlier_attempt_is_not_served() -> None:
+    engine = SlowToLeave(gated=True)
+    async with serving(engine=engine) as tree:
+        stream = await tree.admitted("a", max_tokens=10_000)
+        await stand([stream], engine, tree)
+        await given_up(tree)
+        tree.kit.release(tree.lanes[0].ref)
+        await tree.kit.settle()
+        assert await on_lane(tree) == ["a"]
+        assert engine.inserted == ["a"]
+        stream.cancel()
+        assert (await drain(stream))[-1] == Cancelled("a")
+        engine.gated = False
+        await tree.kit.settle()
+        assert engine.inserted == ["a"]
+        assert await on_lane(tree) == []
+        failures(tree, "scheduler", 1, InjectedCrash)
 
 
 @virtual

@@ -173,6 +173,8 @@ class FakeBackend:
         return self._engine.info()
 
     def insert(self, request: RowRequest) -> None:
+        if request.id in self._rows:
+            raise ValueError(f"row {request.id} is already in the lane")
         self._engine.inserted.append(request.id)
         cached = 0 if request.prefix is None else request.prefix.length
         context = [*request.tokens, *request.emitted]

@@ -53,14 +53,15 @@ def install() -> None:
 
 def linear(self: nn.Linear, x: mx.array) -> mx.array:
     """Return what ``Linear`` returns of ``x`` [..., in], up to rounding. Any thread; lazy."""
-    if (found := _product(x, self["weight"])) is None:
+    found = _product(x, cast("mx.array", self["weight"]))
+    if found is None:
         return _linear(self, x)
-    return found + self["bias"] if "bias" in self else found
+    return found + cast("mx.array", self["bias"]) if "bias" in self else found
 
 
 def as_linear(self: nn.Embedding, x: mx.array) -> mx.array:
     """Return what ``Embedding.as_linear`` returns of ``x`` [..., in], up to rounding. Any thread; lazy."""
-    found = _product(x, self["weight"])
+    found = _product(x, cast("mx.array", self["weight"]))
     return _as_linear(self, x) if found is None else found
 
 
@@ -73,9 +74,9 @@ def _product(x: mx.array, weight: mx.array) -> mx.array | None:
     width = _width(rows, deep, wide)
     if width == wide:
         return None
-    pieces = weight.reshape(wide // width, width, deep).swapaxes(1, 2)
-    found = x.reshape(1, rows, deep) @ pieces
-    return found.swapaxes(0, 1).reshape(*x.shape[:-1], wide)
+    pieces = mx.reshape(weight, (wide // width, width, deep)).swapaxes(1, 2)
+    found = mx.reshape(x, (1, rows, deep)) @ pieces
+    return mx.reshape(found.swapaxes(0, 1), (*x.shape[:-1], wide))
 
 
 @functools.lru_cache(maxsize=1024)
