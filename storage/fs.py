@@ -38,6 +38,11 @@ class FileLocked(OSError):
     retryable = True
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 def make_private_folder(path: Path) -> None:
     """Create ``path`` and its missing parents; the folder itself is 0700 when it is new."""
     path.parent.mkdir(parents=True, exist_ok=True)

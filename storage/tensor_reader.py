@@ -6,7 +6,6 @@ it, checks it. So threads share a large file, each with a handle of its own, and
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from .checksums import ALGORITHMS
 from .container_errors import ContainerChanged, CorruptTensor, RestoreCancelled, TruncatedContainer
+from .fs import usable_cores
 from .header import labels_of
 from .layout import FRAME_BYTES, ZEROS, check_segments, parse_frame
 from .tokens import ITEM_BYTES
@@ -61,7 +61,7 @@ def read_tensors(
     sizes = [section.nbytes for section in stored.tensors]
     check_segments(path, targets, sizes)
     reading = _Reading(fs, path, stored, targets, verify=verify, cancelled=cancelled)
-    shares = min(MOST_THREADS, os.cpu_count() or 1, len(sizes), sum(sizes) // SHARE_BYTES)
+    shares = min(MOST_THREADS, usable_cores(), len(sizes), sum(sizes) // SHARE_BYTES)
     if shares > 1:
         with ThreadPoolExecutor(shares - 1, "restore") as others:
             for _ in range(shares - 1):

@@ -46,7 +46,7 @@ def test_streamed_and_not_the_reply_is_the_same() -> None:
 
 def test_sigterm_lets_a_running_stream_finish_and_refuses_new_requests() -> None:
     with fake(step_ms=20).wait_ready() as server:
-        stream = server.stream("ab", max_tokens=60)
+        stream = server.stream("ab", max_tokens=150)
         stream.next()
         server.signal()
         server.wait_line("draining")

@@ -14,7 +14,7 @@ from .error_codes import ROOT
 TEXT = (ROOT / "docs" / "operations.md").read_text("utf-8")
 THREATS = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
 FULL_STATS = {
-    "ssd_cache": {"degraded": True, "corrupt": 1},
+    "ssd_cache": {"degraded": True, "corrupt": 1, "unrecovered": 1},
     "prompt_cache": {"lost": 1},
     "actors": {"restarts": 1},
 }

@@ -208,7 +208,7 @@ def large(tmp_path: Path) -> tuple[CheckpointSpec, list[bytes], Path]:
 def test_a_large_container_on_a_disk_and_its_damage_found_by_whoever_reads_it(
     cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensor_reader.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(tensor_reader, "usable_cores", lambda: cores)
     spec, parts, path = large(tmp_path)
     fs = OsFilesystem()
     stored = write_container(fs, path, IDENTITY, spec, views(parts), created_s=CREATED_S)
@@ -249,7 +249,7 @@ class Meeting(OsFilesystem):
 def test_a_large_container_is_read_by_several_threads_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensor_reader.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(tensor_reader, "usable_cores", lambda: 16)
     spec, parts, path = large(tmp_path)
     stored = write_container(OsFilesystem(), path, IDENTITY, spec, views(parts), created_s=CREATED_S)
     targets = [bytearray(len(part)) for part in parts]
