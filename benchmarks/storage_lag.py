@@ -123,7 +123,7 @@ class Tree:
     async def restore(self, tokens: TokenIds) -> None:
         """Find and read a checkpoint."""
         prompt = TokenIds(np.append(np.array(tokens.tolist(), np.uint32), np.uint32(0)))
-        match = await self.archive.find(prompt, "", 0, ASK_S)
+        match = (await self.archive.find(prompt, "", 0, ASK_S)).match
         assert match is not None
         await self.readers.restore(RestoreJob(str(next(self._jobs)), match.entry), ASK_S)
 
