@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 import samovar.runtime.engine  # noqa: F401 - loads OpenBLAS before MLX
 from mlx.utils import tree_flatten, tree_unflatten
-from samovar.runtime.engine.cpu import attention as cpu_attention
+from samovar.runtime.engine.cpu.installing import install
 from samovar.runtime.engine.models.loading import evaluate_model
 from samovar.runtime.engine.port import ModelInfo
 from samovar.runtime.engine.prompt import Constraint, Prompt, RenderedPrompt
@@ -209,7 +209,7 @@ def build(family: str) -> Any:
     """
     kind, _, shape = family.partition("-")
     module = importlib.import_module(f"mlx_lm.models.{kind}")
-    cpu_attention.install()  # as a lane does: what a test computes without a lane comes out the same
+    install()  # as a lane does: what a test computes without a lane comes out the same
     config = _COMMON | (FAMILIES | KIN)[kind] | {"model_type": kind}
     if shape:
         config |= {"head_dim": 32 if shape == "wide" else int(shape)}

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 import mlx.core as mx
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
-from ..cpu import attention as cpu_attention
-from ..cpu import products as cpu_products
+from ..cpu.installing import install
 from ..device import computes_on_cpu, thread_stream
 from ..memory import MlxMemoryGauge
 from ..models.batchable import always_trims, require_batching
@@ -88,8 +87,7 @@ class MlxBackend:
     def open(self) -> ModelInfo:
         """Load the model and take this thread's stream. Raises EngineError when it cannot batch."""
         loaded = self._handle.load()
-        cpu_attention.install()
-        cpu_products.install()
+        install()
         stream = thread_stream()
         with mx.stream(stream):
             require_batching(loaded.model)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import mlx.core as mx
 
+from ..cpu import rotary as cpu_rotary
 from ..state.caches import batch_of, row_of, share_offsets
 from .logprobs import Probe
 from .masking import masks_of
@@ -49,9 +50,8 @@ class Decoded(NamedTuple):
 
 def forward(model: Any, inputs: mx.array, caches: list[Any]) -> mx.array:
     """Return the logits [rows, vocab] of one token for each row, lazily, and put it into the caches."""
-    logits = model(inputs[:, None], cache=caches)[:, -1, :]
-    share_offsets(caches)
-    return logits
+    cpu_rotary.keep_angles_of(share_offsets(caches))
+    return model(inputs[:, None], cache=caches)[:, -1, :]
 
 
 class Moving(NamedTuple):

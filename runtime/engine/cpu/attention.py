@@ -1,4 +1,4 @@
-"""Attention and gated activations in float32 on a CPU, in NumPy in place of MLX's scalar ``exp``.
+"""Attention and gated activations in float32 on a CPU, without MLX's scalar ``exp``.
 
 On a CPU MLX computes ``exp`` element by element: 13 ns and more each, against 0.6 ns in NumPy. Attention over
 the prompt and ``silu`` were most of a prefill by it. Measured on an Emerald Rapids server, CPU time of one
@@ -7,7 +7,8 @@ thread, 9 heads of 64 over 3: attention of 512 queries over 2,048 keys 560 ms th
 
 ``install`` replaces ``mx.fast.scaled_dot_product_attention``, which mlx-lm calls, and ``swiglu`` in mlx-lm's
 models. Both compute with evaluated arrays: a call waits for its operands, so a prefill is computed while its
-graph is built, and its launch takes as long as the pass. No gradient passes through them.
+graph is built, and its launch takes as long as the pass. No gradient passes through them. The activations of
+a decode step stay in MLX's graph, by ``power``, which takes 4.5 ms of a step of 8 rows instead of 11.
 
 Shapes alone (queries of a row; never the batch, load or time) decide which road a call takes, so the same
 prompt in the same chunks gives the same state. Operands are read where they lie, through views that are gone
@@ -16,6 +17,7 @@ when the call returns.
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from .blocks import F32, Mask
 
-ROAD: Final = f"1 numpy {np.__version__}"
+ROAD: Final = f"2 numpy {np.__version__}"
 """Names these computations in the identity of states; to be raised when their numbers change."""
 
 MIN_QUERIES: Final = 16
@@ -40,6 +42,7 @@ MIN_QUERIES: Final = 16
 its 30 layers here, took 1.28, 1.18 and 0.89 times MLX's CPU time over 250, 1,000 and 2,000 keys."""
 
 _AXES: Final = 4
+_LOG2_E: Final = math.log2(math.e)
 _NUMPY_BLAS: Final = "libscipy_openblas"
 _mlx_attention = mx.fast.scaled_dot_product_attention
 _mlx_swiglu = cast("Callable[[mx.array, mx.array], mx.array]", activations.swiglu)
@@ -87,7 +90,7 @@ def attention(
 
 
 def swiglu(gate: mx.array, x: mx.array) -> mx.array:
-    """Return ``silu(gate) * x``, up to rounding; under the same terms as ``attention``."""
+    """Return ``silu(gate) * x``, up to rounding; under the same terms as ``attention``, lazy for few rows."""
     if _suits_gate(gate, x) and _evaluated(gate, x):
         gates = _view(gate)
         with np.errstate(over="ignore"):  # a gate far below zero: exp is infinite, its sigmoid 0
@@ -97,7 +100,16 @@ def swiglu(gate: mx.array, x: mx.array) -> mx.array:
             np.divide(gates, result, out=result)
             result *= _view(x)
         return mx.array(result)
+    if gate.shape == x.shape and gate.dtype == x.dtype == mx.float32 and computes_on_cpu():
+        return _by_power(gate, x)
     return _mlx_swiglu(gate, x)
+
+
+def _powered(gate: mx.array, x: mx.array) -> mx.array:
+    return gate * x / (1.0 + mx.power(2.0, gate * -_LOG2_E))
+
+
+_by_power = cast("Callable[[mx.array, mx.array], mx.array]", mx.compile(_powered, shapeless=True))
 
 
 def _suits(

@@ -187,11 +187,15 @@ class BatchGrowingKVCache(BatchHalves):
         return of.padded(kept, left, room - left - of.rows_of(kept))
 
 
-def share_offsets(caches: Sequence[Any]) -> None:
-    """Let growing layers of the same rows hold one array of offsets: one kernel a step for all of them."""
+def share_offsets(caches: Sequence[Any]) -> mx.array | None:
+    """Let growing layers of the same rows hold one array of offsets: one kernel a step for all of them.
+
+    Returns that array, which nobody changes in place; None without such layers.
+    """
     growing = [cache for cache in caches if isinstance(cache, BatchGrowingKVCache)]
     for cache in growing[1:]:
         cache.follow(growing[0])
+    return growing[0].offset if growing else None
 
 
 def _stacked(rows: list[Planes], lengths: list[int], pads: list[int], like: Planes) -> Planes:
