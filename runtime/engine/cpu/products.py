@@ -5,8 +5,8 @@ costs more than the product, and what it does costs memory bandwidth, which is w
 kernels for AVX-512 multiply small matrices without the copy, so here a weight is a batch of small ones.
 Measured on an Emerald Rapids server with both cores idle, times the whole product's rate: 1.29, 1.23, 1.12
 at 1, 2 and 4 rows of 576 over 49,152; 1.46, 1.44, 1.26 of 2,048 over 8,192; 0.95 at 8 rows. One core does it,
-where the whole product takes both. A decode step of the default model: 1.34, 1.22, 1.28 at 1, 2 and 4 rows; in
-a server, whose clients and HTTP want a core too, also 1.1 to 1.2 at 6 and 8.
+where the whole product takes both. A decode step of the default model: 1.34, 1.22, 1.28 at 1, 2 and 4 rows;
+in a server, whose clients and HTTP want a core too, also 1.1 to 1.2 at 6 and 8.
 
 ``install`` replaces ``Linear.__call__`` and ``Embedding.as_linear`` of ``mlx.nn`` in this process. Shapes
 alone decide which way a product is taken, so the same rows give the same numbers whatever else happens.
