@@ -5,6 +5,7 @@ import os
 import stat
 import sys
 import zipfile
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -128,6 +129,9 @@ def test_without_pip_and_uv_the_error_says_what_to_do(
         download_wheel(source(), tmp_path)
 
 
+@pytest.mark.skipif(
+    find_spec("pip") is None, reason="this environment, made by uv, has no pip to stand in for uv's"
+)
 def test_without_pip_uv_is_asked_to_run_it(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
