@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from .checksums import ALGORITHMS
+from .checksums import ALGORITHMS, update_all
 from .container_errors import ContainerChanged, CorruptTensor, RestoreCancelled, TruncatedContainer
 from .fs import usable_cores
 from .header import labels_of
@@ -135,8 +135,7 @@ class _Reading:
             offset = self._read(file, [*before, *block], offset)
             before = []
             if self._verify:
-                for piece in block:
-                    hasher.update(piece)
+                update_all(hasher, block)
         self._read(file, before, offset)
         if gap != ZEROS[: gap.nbytes]:
             raise self._corrupt(place, "follows bytes that are not zero")

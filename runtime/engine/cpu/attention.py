@@ -91,7 +91,9 @@ def attention(
 
 def swiglu(gate: mx.array, x: mx.array) -> mx.array:
     """Return ``silu(gate) * x``, up to rounding; under the same terms as ``attention``, lazy for few rows."""
-    if _suits_gate(gate, x) and _evaluated(gate, x):
+    if not _suits_gate(gate, x):
+        return _mlx_swiglu(gate, x)
+    if gate.ndim > 1 and gate.shape[-2] >= MIN_QUERIES and _evaluated(gate, x):
         gates = _view(gate)
         with np.errstate(over="ignore"):  # a gate far below zero: exp is infinite, its sigmoid 0
             result = np.negative(gates)
@@ -100,9 +102,7 @@ def swiglu(gate: mx.array, x: mx.array) -> mx.array:
             np.divide(gates, result, out=result)
             result *= _view(x)
         return mx.array(result)
-    if gate.shape == x.shape and gate.dtype == x.dtype == mx.float32 and computes_on_cpu():
-        return _by_power(gate, x)
-    return _mlx_swiglu(gate, x)
+    return _by_power(gate, x)
 
 
 def _powered(gate: mx.array, x: mx.array) -> mx.array:
@@ -137,8 +137,7 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def _suits_gate(gate: mx.array, x: mx.array) -> bool:
-    long = gate.ndim > 1 and gate.shape[-2] >= MIN_QUERIES
-    return long and gate.shape == x.shape and gate.dtype == x.dtype == mx.float32 and computes_on_cpu()
+    return gate.shape == x.shape and gate.dtype == x.dtype == mx.float32 and computes_on_cpu()
 
 
 def _evaluated(*operands: object) -> bool:

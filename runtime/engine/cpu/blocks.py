@@ -7,13 +7,14 @@ and more).
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import numpy as np
+
+from ....storage.fs import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,7 @@ def attend(given: Operands) -> F32:
     rows = min(length, max(_BLOCK_ROWS, _BLOCK_SCORES // (given.group * total)))
     blocks = _Blocks(given, rows, np.empty((batch, length, heads, given.values.shape[-1]), np.float32))
     places = list(product(range(batch), range(given.keys.shape[1]), range(0, length, rows)))
-    shares = min(_cores(), len(places), batch * heads * length * total // _SHARED_SCORES)
+    shares = min(_MOST_THREADS, usable_cores(), len(places), batch * heads * length * total // _SHARED_SCORES)
     todo = iter(places)
     if shares > 1:
         with ThreadPoolExecutor(shares - 1, "attention") as helpers:
@@ -148,9 +149,3 @@ def _exponentiate(scores: F32, sinks: F32 | None) -> F32:
     np.exp(scores, out=scores)
     sums = scores.sum(axis=1, keepdims=True)
     return sums if sinks is None else sums + np.exp(sinks - highest)
-
-
-def _cores() -> int:
-    """Return how many threads share a call at most: the cores that this process may use."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(_MOST_THREADS, usable)
