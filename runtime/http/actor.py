@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
@@ -63,7 +62,6 @@ class HttpActor(Actor[HttpMessage]):
             case GetAddress():
                 self.ctx.reply(message, self._server.address)
             case CloseIdle():
-                await asyncio.sleep(0)  # requests that have just arrived get their handlers first
                 self._server.close_idle()
             case EndRequests():
                 await self._server.end_requests()

@@ -76,7 +76,7 @@ class Boundary:
     async def _answer(self, request: web.Request, handler: Handler, known: str) -> web.StreamResponse:
         now_s = asyncio.get_running_loop().time()
         limit = asyncio.timeout(self._timeout_s)
-        exchange = Exchange(known, now_s, limit, request.transport)
+        exchange = Exchange(known, now_s, limit)
         request[EXCHANGE] = exchange
         self.active.add(exchange)
         self._idle.clear()

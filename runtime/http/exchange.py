@@ -32,7 +32,6 @@ class Exchange:
     id: str
     started_s: float
     timeout: asyncio.Timeout
-    transport: asyncio.Transport | None
     call: Call | None = None
     admitted: Admitted | None = None
     finished: Finished | None = None

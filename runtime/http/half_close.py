@@ -31,13 +31,14 @@ class PatientConnection(web.RequestHandler):
 
     def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride] - asyncio's own contract
         """Keep the connection while whole requests are to be answered; else it closes."""
-        if self._idle or any(not payload.is_eof() for payload in self._payloads()):
+        if self.idle or any(not payload.is_eof() for payload in self._payloads()):
             return False
         self._probe_later(0)
         return True
 
     @property
-    def _idle(self) -> bool:
+    def idle(self) -> bool:
+        """Whether every whole request that came is answered."""
         return self._waiter is not None and not self._messages
 
     def _payloads(self) -> Iterable[StreamReader]:
@@ -53,7 +54,7 @@ class PatientConnection(web.RequestHandler):
         transport, request = self.transport, self._current_request
         if transport is None or transport.is_closing():
             return
-        if self._idle:
+        if self.idle:
             transport.close()
             return
         exchange = None if request is None else request.get(EXCHANGE)

@@ -42,10 +42,9 @@ class Connection(PatientConnection):
     """One connection. What cannot be read as HTTP is answered like any other error.
 
     Nothing of it is kept. aiohttp itself would write the offending header, a key say, into log and reply.
-    ``asked``: something came over it; until then its first request is still on its way.
     """
 
-    __slots__ = ("_unreadable", "asked")
+    __slots__ = ("_between", "_unreadable")
 
     def __init__(self, server: web.Server, unreadable: Unreadable) -> None:
         super().__init__(
@@ -57,13 +56,18 @@ class Connection(PatientConnection):
             max_headers=MAX_HEADERS,
         )
         self._unreadable = unreadable
-        self.asked = False
+        self._between = False
+
+    @property
+    def between(self) -> bool:
+        """Whether it waits for another request of which nothing has come. The first is always on its way."""
+        return self.idle and self._between
 
     def data_received(self, data: bytes) -> None:
         """Take bytes. Tell a handler whose body they break off; aiohttp would let it wait."""
-        self.asked = True
         super().data_received(data)
         request = self._current_request
+        self._between = bool(self._messages) or request is not None  # else a head has begun
         broken = bool(self._messages) and not isinstance(self._messages[-1][0], RawRequestMessage)
         if broken and request is not None and not request.content.is_eof():
             request.content.set_exception(web.RequestPayloadError("the body's framing is broken"))

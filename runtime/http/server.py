@@ -34,6 +34,8 @@ __all__ = ["HttpBindError", "HttpServer"]
 
 _FAREWELL_S = 1.0
 _FORCED_S = 1.0
+_TURNS = 2
+"""Of the loop, until a request that has arrived has its handler: one wakes its connection, one starts it."""
 
 
 class _Counted:
@@ -76,6 +78,7 @@ class HttpServer:
             self._application(serving, cache), handler_cancellation=True, shutdown_timeout=_FORCED_S
         )
         self._listener = Listener(options, self._connect)
+        self._closing = False
 
     @property
     def port(self) -> int | None:
@@ -95,6 +98,12 @@ class HttpServer:
         """How many requests are being answered."""
         return len(self._boundary.active)
 
+    @property
+    def connections(self) -> list[Connection]:
+        """The open connections."""
+        server = self._runner.server
+        return [] if server is None else [one for one in server.connections if isinstance(one, Connection)]
+
     async def start(self) -> None:
         """Bind and listen. Raises HttpBindError."""
         options = self._options
@@ -113,17 +122,17 @@ class HttpServer:
         self._listener.close()
 
     def close_idle(self, *, new: bool = False) -> None:
-        """Close connections that wait for another request; busy ones after their answer.
+        """Close connections that wait for another request; busy ones after their present answer.
 
-        Those that wait for their first are closed with ``new`` alone, and further ones are taken.
+        Those whose next request is on its way, the first above all, are closed with ``new`` alone, and
+        further ones are taken: each gets an answer, and is closed after it.
         """
-        if (server := self._runner.server) is None:
-            return
-        server.pre_shutdown()  # busy connections close after their present answer
-        busy = {exchange.transport for exchange in self._boundary.active}
-        for connection in server.connections:
-            asked = new or not isinstance(connection, Connection) or connection.asked
-            if asked and connection.transport not in busy:
+        self._closing = True
+        for exchange in self._boundary.active:
+            if exchange.events is not None:
+                exchange.events.response.force_close()  # too late for its headers
+        for connection in self.connections:
+            if connection.between or (new and connection.idle):
                 connection.force_close()
 
     async def end_requests(self) -> None:
@@ -144,7 +153,8 @@ class HttpServer:
         await self.stop_accepting()
         if self._runner.server is None:
             return
-        await asyncio.sleep(0)  # requests that have just arrived get their handlers first
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         self.close_idle(new=True)
         if not await self._boundary.idle_within(grace_s):
             await self.end_requests()
@@ -177,6 +187,9 @@ class HttpServer:
         if is_anthropic(request.path):
             response.headers["request-id"] = request_id
         response.headers.update(cors_headers(request, self._access.rules))
+        if self._closing:
+            response.force_close()
+            response.headers["Connection"] = "close"
 
     def _connect(self) -> Connection:
         assert self._runner.server is not None

@@ -14,6 +14,7 @@ from samovar.runtime.http.serving import Readiness
 from .fakes import FakeServing, RecordingLog, chat, finished, live, raw, raw_chat, run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from samovar.actors.requests import GenerationRequest
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 
 def listening(**options: object) -> HttpServer:
     return HttpServer(FakeServing(), HttpOptions(**options), RecordingLog())  # pyright: ignore[reportArgumentType]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - no event says so
+        await asyncio.sleep(0.001)
 
 
 async def refused_start(server: HttpServer) -> str:
@@ -126,6 +132,62 @@ def test_closing_lets_running_requests_finish_and_drops_idle_connections() -> No
                 release.set()
                 assert b"[DONE]" in await reader.read()
                 await closing
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("sent", [0, 10, 200, -1], ids=["nothing", "half a head", "half a body", "all"])
+def test_a_request_that_is_on_its_way_when_idle_connections_close_is_answered(sent: int) -> None:
+    request = raw_chat(chat("x" * 200))
+    sent %= len(request) + 1
+
+    async def scenario() -> None:
+        async with live() as server, raw(server, request[:sent]) as (reader, writer):
+            await until(lambda: len(server.server.connections) == 1)
+            if sent:
+                await asyncio.sleep(0.02)
+            server.server.close_idle()
+            writer.write(request[sent:])
+            answer = await reader.read()  # which ends: it is closed after its answer
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert sent == len(request) or b"Connection: close" in answer
+
+    run(scenario())
+
+
+def test_one_that_arrived_in_the_same_turn_of_the_loop_is_answered() -> None:
+    async def scenario() -> None:
+        async with live() as server:
+            for turns in range(8):
+                async with raw(server, b"") as (reader, writer):
+                    await until(lambda: any(one.idle for one in server.server.connections))
+                    writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    server.server.close_idle()
+                    assert (await reader.read()).startswith(b"HTTP/1.1 200"), turns
+
+    run(scenario())
+
+
+def test_connections_that_had_their_answer_close_with_the_idle_ones_and_streams_after_theirs() -> None:
+    release = asyncio.Event()
+
+    async def held(stream: RequestStream, request: GenerationRequest) -> None:
+        stream.push(Delta(request.id, "Paris", (1,)))
+        await release.wait()
+        stream.push(finished(request.id, 1))
+
+    async def scenario() -> None:
+        async with live(FakeServing(held)) as server:
+            idle = raw(server, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            async with idle as (idle_reader, _), raw(server, raw_chat(chat(stream=True))) as (reader, _):
+                await idle_reader.readuntil(b"}")
+                await reader.readuntil(b"Paris")
+                server.server.close_idle()
+                assert b"HTTP" not in await idle_reader.read()
+                release.set()
+                assert b"[DONE]" in await reader.read()
 
     run(scenario())
 
