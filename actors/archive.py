@@ -73,7 +73,7 @@ class Find(Ask[Sought]):
 
 @dataclass(frozen=True, slots=True)
 class Covers(Ask[bool]):
-    """Whether something durable serves exactly these tokens."""
+    """Whether something durable serves exactly these tokens. False while files are taken out of use."""
 
     tokens: TokenIds
     namespace: str
@@ -229,6 +229,7 @@ class ArchiveActor(Actor[ArchiveMessage]):
         self._used: dict[str, None] = {}
         self._withdrawn = Outbox[Withdrawn](subscriber, WITHDRAWN_LIMIT)
         self._telling_again = False
+        self._departures = 0
         self._stopping = False
 
     async def started(self) -> None:
@@ -242,7 +243,7 @@ class ArchiveActor(Actor[ArchiveMessage]):
             case Find():
                 self.ctx.reply(message, self._find(message))
             case Covers():
-                self.ctx.reply(message, self._directory.covers(message.tokens, message.namespace))
+                self.ctx.reply(message, self._covers(message))
             case GetEntries():
                 self.ctx.reply(message, self._directory.entries())
             case GetFigures():
@@ -272,6 +273,10 @@ class ArchiveActor(Actor[ArchiveMessage]):
             return Sought(match, match.diverged_at)
         return Sought(None, self._directory.common_prefix(message.tokens, message.namespace))
 
+    def _covers(self, message: Covers) -> bool:
+        """Nothing is relied on that may be about to leave: what is written now is written after that."""
+        return not self._departures and self._directory.covers(message.tokens, message.namespace)
+
     def _change(
         self, message: Reserve | Commit | Abandon | Touch | Quarantine | Forget | Clear | TouchNow
     ) -> None:
@@ -285,7 +290,8 @@ class ArchiveActor(Actor[ArchiveMessage]):
             case Abandon():
                 self._queue(telling(partial(self._directory.abandon, message.reservation, message.error)))
             case Quarantine():
-                self._queue(telling(partial(self._directory.quarantine, message.entry_id, message.reason)))
+                exile = partial(self._directory.quarantine, message.entry_id, message.reason)
+                self._queue(self._departing(telling(exile)))
             case Forget():
                 self._directory.forget(message.entry_id)
                 self._collect_withdrawn()
@@ -329,7 +335,21 @@ class ArchiveActor(Actor[ArchiveMessage]):
     def _clear(self, message: Clear) -> None:
         if not self._refused(message):
             work = partial(self._directory.clear, message.namespace)
-            self._queue(answering(self.ctx.defer(message), work, DirectoryError, OSError))
+            clear = answering(self.ctx.defer(message), work, DirectoryError, OSError)
+            self._queue(self._departing(clear))
+
+    def _departing(self, job: Job) -> Job:
+        """Return a job that takes files out of use which the index may name until it has run."""
+        self._departures += 1
+
+        def departed(settle: Callable[[], None]) -> None:
+            self._departures -= 1
+            settle()
+
+        def departing() -> Callable[[], None]:
+            return partial(departed, job())
+
+        return departing
 
     def _touch_used(self) -> None:
         used, self._used = self._used, {}
@@ -410,7 +430,7 @@ class Archive:
         return await self.ref.ask(Find(tokens, namespace, longer_than), timeout_s)
 
     async def covers(self, tokens: TokenIds, namespace: str, timeout_s: float) -> bool:
-        """Whether something durable serves exactly these tokens."""
+        """Whether something durable serves exactly these tokens. False while files are taken out of use."""
         return await self.ref.ask(Covers(tokens, namespace), timeout_s)
 
     async def reserve(self, spec: CheckpointSpec, timeout_s: float) -> Reservation:

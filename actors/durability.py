@@ -187,7 +187,7 @@ class DurabilityActor(Actor[DurabilityMessage]):
         self._lookup_s = options.timeouts.lookup_s
         self._counts = counts
         counts.degraded = False  # an incarnation knows of no failure yet
-        counts.starts += 1
+        counts.forgets += 1
         self._outbox = Outbox(subscriber, OUTBOX_LIMIT)
         breaker = Breaker(options.breaker_failures, lambda n: options.probe.delay_s(n, chance))
         limits = DirtyLimits(len(writers), write_behind=options.write_behind)
@@ -230,6 +230,7 @@ class DurabilityActor(Actor[DurabilityMessage]):
                 self._records.drop(message.tokens, message.namespace, message.version)
             case Reset():
                 self._records.reset()
+                self._counts.forgets += 1
                 for cancelled in self._running.values():
                     cancelled.set()
             case _:
@@ -366,7 +367,7 @@ class DurabilityActor(Actor[DurabilityMessage]):
 
     def _figures(self) -> DurabilityFigures:
         tally, counts = self._records.tally(), asdict(self._counts)
-        del counts["starts"]  # the kernel tells of restarts
+        del counts["forgets"]  # of no use to an operator
         return DurabilityFigures(
             pending_snapshots=tally.pending,
             pending_spills=tally.queued + tally.writing,
@@ -416,8 +417,8 @@ class Durability:
         """Write everything announced, and report: at the end, or after ``timeout_s`` at the latest.
 
         A late report does not stop the writes. Raises AskError: ActorCrashed means that nobody knows, and
-        that residency must announce again before the next flush. So it must where the report comes from
-        another incarnation (``DurabilityCounts.starts``) than the one that was told before.
+        that residency must announce again before the next flush. So it must where what was told before has
+        been forgotten meanwhile (``DurabilityCounts.forgets``).
         """
         return await self.ref.ask(Flush(timeout_s), timeout_s + ANSWER_S)
 

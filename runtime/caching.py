@@ -73,15 +73,19 @@ class TreeCache:
         return None if self._disk is None else await self._flush_disk(self._disk, timeout_s)
 
     async def _flush_disk(self, disk: DiskTier, timeout_s: float, tries: int = FLUSH_TRIES) -> FlushReport:
-        """Flush; again where durability restarted meanwhile: it may have answered before it was told anew."""
+        """Flush; again where durability forgot what it was told meanwhile, as by a restart or a clear.
+
+        It may have answered before it was told anew.
+        """
         loop = asyncio.get_running_loop()
-        begun_s, starts = loop.time(), disk.writes.starts
+        begun_s, forgets = loop.time(), disk.writes.forgets
         await self._residency.announce(ASK_S)
         reply = await disk.durability.flush(timeout_s)
-        if not reply.durable or disk.writes.starts == starts:
+        if not reply.durable or disk.writes.forgets == forgets:
             return reply
         if tries == 1:
-            return replace(reply, durable=False, reason="durability restarts again and again")
+            reason = "the disk tier restarts or is cleared again and again"
+            return replace(reply, durable=False, reason=reason)
         left_s = max(0.0, timeout_s - (loop.time() - begun_s))
         return await self._flush_disk(disk, left_s, tries - 1)
 

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 class DurabilityCounts:
     """What happened since the process started. Outlives the actor's incarnations.
 
-    ``degraded`` is now: the disk fails and is tried seldom. ``starts``: incarnations.
+    ``degraded`` is now: the disk fails and is tried seldom. ``forgets``: how often all that was announced was
+    forgotten, by a fresh incarnation or a clear.
     """
 
     degraded: bool = False
-    starts: int = 0
+    forgets: int = 0
     spills: int = 0
     written_bytes: int = 0
     failed_spills: int = 0

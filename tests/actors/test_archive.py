@@ -244,6 +244,28 @@ async def test_clearing_one_namespace_leaves_the_others() -> None:
         assert not await tree.archive.covers(TokenIds.of((1, 2)), "adapter", 5.0)
 
 
+@pytest.mark.parametrize(("how", "operation"), [("clear", "unlink"), ("quarantine", "rename")])
+@virtual
+async def test_nothing_passes_for_covered_while_files_are_taken_out_of_use(how: str, operation: str) -> None:
+    """What is written meanwhile would be taken for durable, and leave with the file that covered it."""
+    async with storage() as tree:
+        await store(tree, checkpoint(1, 2), checkpoint(3, 4))
+        gate = tree.hold(operation)
+        if how == "clear":
+            leaving = asyncio.ensure_future(tree.archive.clear(5.0))
+        else:
+            tree.archive.quarantine((await tree.archive.entries(5.0))[0].id, "corrupt_tensor")
+        await tree.until(lambda: bool(gate.held))
+        for ids in ((1, 2), (3, 4)):
+            assert not await tree.archive.covers(TokenIds.of(ids), "", 5.0)
+        gate.open()
+        await tree.calm()
+        if how == "clear":
+            assert await leaving == 2
+        else:
+            assert await tree.archive.covers(TokenIds.of((3, 4)), "", 5.0)
+
+
 # -- what leaves --------------------------------------------------------------------------------------
 
 

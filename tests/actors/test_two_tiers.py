@@ -11,7 +11,9 @@ from samovar.actors.archive import Find
 from samovar.actors.caching.tiers import ResidencyCounts, ResidencyOptions
 from samovar.actors.durability import GetFigures
 from samovar.actors.residency import Residency, ResidencyActor
+from samovar.runtime.caching import TreeCache
 from samovar.runtime.kernel import ChildSpec
+from samovar.runtime.tiers import DiskTier, Tiers
 from samovar.storage.room import Limits
 from samovar.storage.tokens import TokenIds
 
@@ -19,12 +21,13 @@ from tests.kit.checkpoints import FakeCheckpoint, FakeGauge, checkpoint
 from tests.kit.disk import FaultDisk
 from tests.kit.loop import virtual
 
-from .storage_tree import StorageTree
+from .storage_tree import ROOT, StorageTree
 
 if TYPE_CHECKING:
     from collections import deque
 
     from samovar.actors.caching.tiers import Taken
+    from samovar.runtime.engine.port import TextCodec
 
 
 class _Real:
@@ -103,6 +106,10 @@ class TwoTiers(StorageTree):
         self.actor.check_integrity()
 
 
+def _no_codec() -> TextCodec:
+    raise AssertionError("nobody renders here")
+
+
 def numbered(number: int, nbytes: int = 100) -> FakeCheckpoint:
     return checkpoint(number, number, number, nbytes=nbytes)
 
@@ -153,6 +160,32 @@ async def test_b062_the_cap_of_the_disk_loses_nothing_that_ram_has() -> None:
         for n in range(8):
             taken = await tiers.take(n, n, n, 9)
             assert (taken.tier, taken.length) == ("ram", 3)
+        tiers.check()
+
+
+@pytest.mark.parametrize("when", ["before", "amid"])
+@virtual
+async def test_a_flush_beside_a_clear_of_the_disk_is_believed_once_all_is_there_again(when: str) -> None:
+    async with TwoTiers(max_bytes=1_000_000) as tiers:
+        disk = DiskTier(
+            ROOT, tiers._root, tiers.archive, tiers.readers, tiers.durability, tiers.counts, tiers.pool
+        )
+        cache = TreeCache(Tiers(tiers.residency.spec, tiers.cache, disk), (), _no_codec, tiers.pool)
+        await tiers.put(*(numbered(n) for n in range(4)))
+        assert await tiers.durable()
+        gate = tiers.hold("unlink" if when == "before" else "sync")
+        await tiers.put(numbered(4))
+        work = [cache.flush(60.0), cache.clear_cache("ssd")]
+        if when == "before":
+            work.reverse()
+        tasks = []
+        for each in work:
+            tasks.append(asyncio.ensure_future(each))
+            await tiers.calm()
+        gate.open()
+        reports = [await tiers.patiently(task) for task in tasks]
+        assert reports[when == "before"].durable
+        assert len(await tiers.stored()) == 5
         tiers.check()
 
 
