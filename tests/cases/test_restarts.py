@@ -244,7 +244,7 @@ def test_b008_the_longest_is_written_first_and_what_it_covers_not_at_all() -> No
 
 @pytest.mark.parametrize("changed", ["weights", "kv_scheme", "config", "tokenizer", "mlx", "compute_dtype"])
 def test_b035_another_identity_starts_cold_and_leaves_the_old_files_alone(changed: str) -> None:
-    """B035: the field that differs is named. tests/engine/test_identity.py shows what changes which field."""
+    """B035: the field that differs is named. What changes which: tests/engine/state/test_identity.py."""
     fields = dict.fromkeys(("weights", "kv_scheme", "config", "tokenizer", "mlx", "compute_dtype"), "1")
     old, new = Model(name="one", fields=fields), Model(name="two", fields=fields | {changed: "2"})
     prompt = "the very same prompt under the same name"

@@ -19,7 +19,7 @@ from samovar.runtime.engine.prompt import Conversation
 from samovar.runtime.engine.text.codec import HfTextCodec
 from samovar.storage.tokens import TokenIds
 
-from tests.engine.texts import CHATML, SPECIAL, byte_level, codec_for, shown
+from tests.engine.text.texts import CHATML, SPECIAL, byte_level, codec_for, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ import pytest
 from samovar.runtime.http.body import MAX_DEPTH
 
 from tests.cases.rig import run, serving, user
-from tests.engine.texts import CHATML, QWEN3, codec_for
+from tests.engine.text.texts import CHATML, QWEN3, codec_for
 from tests.kit.serve import ReadingEngine
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from samovar.runtime.engine.errors import StateMismatch, UnknownCache
 from samovar.runtime.engine.state.snapshots import clone, snapshot
 from samovar.storage.tokens import TokenIds
 
-from tests.engine.states import (
+from tests.engine.state.states import (
     CASES,
     EACH_KIND,
     Case,

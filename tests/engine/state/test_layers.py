@@ -39,7 +39,7 @@ from samovar.runtime.engine.state.snapshots import clone, snapshot
 from samovar.storage.spec import DTYPE_BYTES, LayerSpec, TensorSpec
 from samovar.storage.tokens import TokenIds
 
-from tests.engine.states import bits
+from tests.engine.state.states import bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ from samovar.runtime.engine.batching.pool import KEPT_SHARE, LONG_PREFILL_TOKENS
 from samovar.runtime.engine.checkpoint import Prefix
 from samovar.runtime.engine.port import Cancelled, Failed, Finished, Published, RowRequest, Sampling
 
-from tests.engine.test_backend import opened
+from tests.engine.batching.test_backend import opened
 from tests.kit.models import VOCAB, tiny
 
 if TYPE_CHECKING:

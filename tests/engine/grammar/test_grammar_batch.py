@@ -19,7 +19,7 @@ from samovar.runtime.engine.prompt import Constraint, Conversation, PlainText
 from samovar.runtime.engine.state.scheme import KvChoice
 from samovar.runtime.engine.state.scheme_start import resolve
 
-from tests.engine.test_backend import (
+from tests.engine.batching.test_backend import (
     alone,
     ask,
     drain,

@@ -17,7 +17,7 @@ from samovar.runtime.engine.batching.chunks import (
 from samovar.runtime.engine.batching.pace import RateWindow, StepMeter
 from samovar.runtime.engine.batching.prefill import ELDER_TURN, PrefillQueue
 
-from tests.engine.test_batch import make_row
+from tests.engine.batching.test_batch import make_row
 
 if TYPE_CHECKING:
     from samovar.runtime.engine.batching.rows import Row

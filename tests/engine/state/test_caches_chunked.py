@@ -12,7 +12,7 @@ from samovar.runtime.engine.state.caches import batch_of, can_share
 from samovar.runtime.engine.state.snapshots import clone, snapshot
 from samovar.storage.tokens import TokenIds
 
-from tests.engine.states import Case, bits, feed, going_on, load, save, token_at
+from tests.engine.state.states import Case, bits, feed, going_on, load, save, token_at
 from tests.kit.models import CHUNK, build
 
 LENGTH = 100

@@ -20,9 +20,9 @@ from samovar.runtime.engine.state.scheme import KvChoice
 from samovar.runtime.engine.state.scheme_start import resolve
 from samovar.runtime.engine.state.snapshots import clone
 
-from tests.engine.states import digest, going_on, on_thread
-from tests.engine.test_backend import ask, drain, finished, of, opened, run, tokens_of
-from tests.engine.test_batch import make_row, prefilled
+from tests.engine.batching.test_backend import ask, drain, finished, of, opened, run, tokens_of
+from tests.engine.batching.test_batch import make_row, prefilled
+from tests.engine.state.states import digest, going_on, on_thread
 from tests.kit.models import TinyModel, build
 
 if TYPE_CHECKING:

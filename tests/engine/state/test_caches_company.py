@@ -13,8 +13,8 @@ from samovar.runtime.engine.state.restore import MlxRestorer
 from samovar.runtime.engine.state.snapshots import clone, snapshot
 from samovar.storage.tokens import TokenIds
 
-from tests.engine.company import STEPS, Company, Prefilled, Scheme, alone, prefill, prompt
-from tests.engine.states import bits, on_thread
+from tests.engine.state.company import STEPS, Company, Prefilled, Scheme, alone, prefill, prompt
+from tests.engine.state.states import bits, on_thread
 from tests.kit.models import TinyModel
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from samovar.runtime.engine.prompt import Conversation
 from samovar.runtime.engine.text.arranging import ARRANGEMENTS, leaves_out
 from samovar.runtime.engine.text.tool_arguments import WRITINGS, arguments_text
 
-from tests.engine.texts import (
+from tests.engine.text.texts import (
     CHATML,
     TEMPLATES,
     called,

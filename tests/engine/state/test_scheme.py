@@ -23,7 +23,7 @@ from samovar.runtime.engine.state.snapshots import snapshot
 from samovar.runtime.serve import StartError, serve
 from samovar.storage.tokens import TokenIds
 
-from tests.engine.test_batch import make_row
+from tests.engine.batching.test_batch import make_row
 from tests.kit.models import WINDOW, build
 
 if TYPE_CHECKING:

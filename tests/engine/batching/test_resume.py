@@ -9,7 +9,7 @@ import pytest
 from samovar.runtime.engine.checkpoint import Prefix
 from samovar.runtime.engine.port import Delta, Failed, Finished, Published, Sampling
 
-from tests.engine.test_backend import (
+from tests.engine.batching.test_backend import (
     _Breaking,
     alone,
     ask,

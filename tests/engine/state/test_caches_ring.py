@@ -12,7 +12,7 @@ from mlx_lm.models.cache import RotatingKVCache
 from samovar.runtime.engine.state.caches import batch_of, row_of
 from samovar.runtime.engine.state.caches.rotating_quantised import RotatingQuantizedKVCache
 
-from tests.engine.states import arrays_in, bits
+from tests.engine.state.states import arrays_in, bits
 
 GROUP = 32
 

@@ -20,7 +20,7 @@ from samovar.runtime.engine.text.codec import HfTextCodec
 from tokenizers import AddedToken, processors
 from transformers import PreTrainedTokenizerFast
 
-from tests.engine.texts import (
+from tests.engine.text.texts import (
     CHATML,
     QWEN3,
     SPECIAL,

@@ -12,7 +12,7 @@ import pytest
 from samovar.runtime.engine.batching.backend import BackendOptions, MlxBackend
 from samovar.runtime.engine.port import Delta, Finished
 
-from tests.engine.test_backend import ask
+from tests.engine.batching.test_backend import ask
 from tests.kit.models import TinyModel, build
 
 if TYPE_CHECKING:

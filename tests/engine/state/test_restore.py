@@ -21,7 +21,7 @@ from samovar.runtime.engine.state.snapshots import clone, snapshot
 from samovar.storage.spec import AttachmentSpec, CheckpointSpec, LayerSpec, TensorSpec
 from samovar.storage.tokens import TokenIds
 
-from tests.engine.states import (
+from tests.engine.state.states import (
     CASES,
     Case,
     arrays_in,
@@ -339,7 +339,7 @@ FRESH = """
 import json, sys
 from pathlib import Path
 from samovar.runtime.engine.state.snapshots import clone
-from tests.engine.states import CASES, going_on, load, on_thread
+from tests.engine.state.states import CASES, going_on, load, on_thread
 for name, path in json.loads(sys.argv[1]).items():
     case = CASES[name]
     case.model
@@ -359,7 +359,7 @@ def test_a_new_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
         checkpoint = case.checkpoint()
         save(checkpoint, tmp_path / name)
         expected.append(b"".join(going_on(case.model, clone(checkpoint, case.length), 40, 5)).hex())
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     command = [sys.executable, "-c", FRESH, json.dumps(paths)]
     output = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
     assert output.split() == expected

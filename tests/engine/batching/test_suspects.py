@@ -10,7 +10,7 @@ from samovar.runtime.engine.batching.backend import BackendOptions, MlxBackend
 from samovar.runtime.engine.batching.groups import DecodeGroups
 from samovar.runtime.engine.port import AtWork, Delta, Finished, Published
 
-from tests.engine.test_backend import ask, drain, finished, of, opened, run, tokens_of
+from tests.engine.batching.test_backend import ask, drain, finished, of, opened, run, tokens_of
 from tests.kit.models import TinyModel, build, tiny
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from samovar.runtime.engine.errors import StateMismatch, UnknownCache
 from samovar.runtime.engine.state.caches import batch_of, can_share, quantisable, quantised, row_of
 from samovar.runtime.engine.state.caches.rotating_quantised import RotatingQuantizedKVCache
 
-from tests.engine.states import arrays_in, bits
+from tests.engine.state.states import arrays_in, bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

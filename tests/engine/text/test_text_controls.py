@@ -14,7 +14,7 @@ from samovar.storage.tokens import TokenIds
 from tokenizers import AddedToken, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from tests.engine.texts import (
+from tests.engine.text.texts import (
     CHATML,
     SPECIAL,
     TEMPLATES,

@@ -10,7 +10,7 @@ import pytest
 from samovar.runtime.engine.checkpoint import Prefix
 from samovar.runtime.engine.port import Delta, Failed, Finished, Published, RowRequest, Sampling
 
-from tests.engine.test_backend import ask, end_of, finished, of, opened, run, text_of, tokens_of
+from tests.engine.batching.test_backend import ask, end_of, finished, of, opened, run, text_of, tokens_of
 from tests.kit.models import FAMILIES, WINDOW, ByteCodec, TinyModel, build, tiny
 
 if TYPE_CHECKING:

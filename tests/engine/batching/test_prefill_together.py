@@ -14,9 +14,9 @@ from samovar.runtime.engine.port import AtWork, Cancelled, Failed, Prefilled, Pu
 from samovar.runtime.engine.state.scheme import KvChoice
 from samovar.runtime.engine.state.scheme_start import resolve
 
-from tests.engine.test_backend import ask, drain, end_of, finished, of, run, tokens_of
-from tests.engine.test_batch import make_row
-from tests.engine.test_fairness import GAP_S, STEP_S, TOKEN_S, _Machine, _Room
+from tests.engine.batching.test_backend import ask, drain, end_of, finished, of, run, tokens_of
+from tests.engine.batching.test_batch import make_row
+from tests.engine.batching.test_fairness import GAP_S, STEP_S, TOKEN_S, _Machine, _Room
 from tests.kit.models import FAMILIES, VOCAB, TinyModel, build
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import CacheList, KVCache, RotatingKVCache, make_prompt_cache
 from samovar.runtime.engine.state.caches import batch_of, quantised, row_of
 
-from tests.engine.states import model_of, token_at
+from tests.engine.state.states import model_of, token_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samovar.runtime.engine.text.call_ids import ids_of_kimi, ids_of_nine
 
-from tests.engine.texts import CHATML, QWEN3, SPECIAL, byte_level, chat, codec_for, said, shown
+from tests.engine.text.texts import CHATML, QWEN3, SPECIAL, byte_level, chat, codec_for, said, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
