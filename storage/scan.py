@@ -20,8 +20,9 @@ from .entry import (
     entry_of,
     namespace_folder,
 )
+from .front import FIRST_READ_BYTES
 from .identity import IDENTITY_FILE
-from .summary import FIRST_READ_BYTES, Summary, read_summary
+from .summary import Summary, read_summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -14,20 +14,17 @@ import msgspec
 
 from .checksums import Checksum, digest_of
 from .container import FEATURES
-from .container_errors import CorruptHeader, TruncatedContainer, UnsupportedFeature
+from .container_errors import CorruptHeader, UnsupportedFeature
+from .front import Front, read_front
 from .header import Malformed
-from .layout import FRAME_BYTES, MAX_FEATURES, Frame, header_digest, parse_frame
+from .layout import MAX_FEATURES
 from .spec import AttachmentSpec, CheckpointSpec, LayerSpec
 from .tokens import ITEM_BYTES, TokenIds
-from .transfer import read_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .filesystem import Filesystem, OpenFile
-
-FIRST_READ_BYTES: Final = 32768
-"""What every file is asked for first: frame, header and tokens of a common one."""
 
 
 class _Features(msgspec.Struct):
@@ -86,25 +83,13 @@ def read_summary(fs: Filesystem, path: Path, file_bytes: int) -> Summary:
     """
     file = fs.open(path)
     try:
-        head = _load(file, path, 0, min(file_bytes, FIRST_READ_BYTES))
-        frame = parse_frame(path, head, file_bytes)
-        head += _load(file, path, len(head), frame.data_start)
-        area = memoryview(head)[: frame.data_start]
-        if header_digest(area) != frame.digest:
-            raise CorruptHeader(path, "the header fails its hash")
-        header = _decode(path, area[FRAME_BYTES : frame.json_end])
-        return _summary(header, _tokens(file, path, head, frame, header), file_bytes)
+        front = read_front(file, path, file_bytes)
+        header = _decode(path, front.header)
+        return _summary(header, _tokens(file, path, front, header), file_bytes)
     except (RecursionError, ValueError) as error:
         raise CorruptHeader(path, f"the header breaks a rule: {error}") from error
     finally:
         file.close()
-
-
-def _load(file: OpenFile, path: Path, start: int, end: int) -> bytearray:
-    data = bytearray(max(0, end - start))
-    if read_whole(file, [memoryview(data)], start) < len(data):
-        raise TruncatedContainer(path, f"ends before byte {end}")
-    return data
 
 
 def _decode(path: Path, data: memoryview) -> _Header:
@@ -124,13 +109,12 @@ def _refuse_unknown(path: Path, features: list[str]) -> None:
         raise UnsupportedFeature(path, unknown)
 
 
-def _tokens(file: OpenFile, path: Path, head: bytearray, frame: Frame, header: _Header) -> TokenIds:
-    section = header.tokens
+def _tokens(file: OpenFile, path: Path, front: Front, header: _Header) -> TokenIds:
+    section, frame = header.tokens, front.frame
     end = frame.data_start + section.count * ITEM_BYTES
     if section.offset != 0 or not frame.data_start <= end <= frame.file_bytes:
         raise Malformed(f"{section.count} tokens at {section.offset} in a file of {frame.file_bytes} bytes")
-    data = bytes(memoryview(head)[frame.data_start : end])
-    data += _load(file, path, frame.data_start + len(data), end)
+    data = front.section(file, path, 0, section.count * ITEM_BYTES)
     if digest_of(header.checksum, [memoryview(data)]) != section.hash:
         raise Malformed("the token section fails its hash")
     return TokenIds.from_bytes(data)

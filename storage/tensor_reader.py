@@ -12,12 +12,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from .checksums import ALGORITHMS, update_all
-from .container_errors import ContainerChanged, CorruptTensor, RestoreCancelled, TruncatedContainer
+from .container_errors import ContainerChanged, CorruptTensor, RestoreCancelled
+from .front import fill
 from .fs import usable_cores
 from .header import labels_of
 from .layout import FRAME_BYTES, ZEROS, check_segments, parse_frame
 from .tokens import ITEM_BYTES
-from .transfer import blocks_of, bytes_in, read_whole
+from .transfer import blocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,14 +102,18 @@ class _Reading:
             file = self._fs.open(self._path)
             try:
                 self._check_unchanged(file)
-                while self._todo and not self._failures:
-                    self._fill(file, self._todo.popleft())
+                while not self._failures and (place := self._next()) is not None:
+                    self._fill(file, place)
             finally:
                 file.close()
-        except IndexError:  # another thread took the last one
-            pass
         except BaseException as error:  # noqa: BLE001 - it leaves from the caller's thread
             self._failures.append(error)
+
+    def _next(self) -> int | None:
+        try:
+            return self._todo.popleft()
+        except IndexError:  # another thread took the last one
+            return None
 
     def raise_failure(self) -> None:
         """Raise what failed first, if anything did."""
@@ -118,7 +123,7 @@ class _Reading:
     def _check_unchanged(self, file: OpenFile) -> None:
         file_bytes = file.size()
         head = bytearray(min(file_bytes, FRAME_BYTES))
-        self._load(file, [memoryview(head)], 0)
+        fill(file, self._path, [memoryview(head)], 0)
         if parse_frame(self._path, head, file_bytes).digest != self._stored.header_digest:
             raise ContainerChanged(self._path, "another container took its place")
 
@@ -152,13 +157,7 @@ class _Reading:
     def _read(self, file: OpenFile, pieces: list[memoryview], offset: int) -> int:
         if self._cancelled():
             raise RestoreCancelled(self._path)
-        return self._load(file, pieces, offset)
-
-    def _load(self, file: OpenFile, pieces: list[memoryview], offset: int) -> int:
-        size = bytes_in(pieces)
-        if size and read_whole(file, pieces, offset) < size:
-            raise TruncatedContainer(self._path, f"ends before byte {offset + size}")
-        return offset + size
+        return fill(file, self._path, pieces, offset)
 
     def _corrupt(self, place: int, problem: str) -> CorruptTensor:
         labels = labels_of(self._stored.header.spec)

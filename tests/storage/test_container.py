@@ -288,6 +288,25 @@ def test_a_large_restore_is_cancelled_without_leaving_its_thread(tmp_path: Path)
     assert helpers() == []
 
 
+@pytest.mark.parametrize("cores", [1, 16])
+def test_whatever_fails_within_a_restore_is_raised(
+    cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what Python's own containers raise: rubbish in the targets must never pass for a state."""
+    monkeypatch.setattr(tensor_reader, "usable_cores", lambda: cores)
+    spec, parts, path = large(tmp_path)
+    fs = OsFilesystem()
+    stored = write_container(fs, path, IDENTITY, spec, views(parts), created_s=CREATED_S)
+
+    def fails(hasher: object, block: object) -> None:
+        raise IndexError("within")
+
+    monkeypatch.setattr(tensor_reader, "update_all", fails)
+    with pytest.raises(IndexError, match="within"):
+        read_tensors(fs, path, stored, views([bytearray(len(part)) for part in parts]))
+    assert helpers() == []
+
+
 def test_an_empty_checkpoint_and_empty_tensors_come_back() -> None:
     for spec in (
         CheckpointSpec(TokenIds.of([]), "", ()),

@@ -14,10 +14,10 @@ from samovar.storage.container import write_container
 from samovar.storage.directory import CheckpointDirectory
 from samovar.storage.directory_errors import DirectoryClosed, DirectoryError, NoRoom, ReservationVoid
 from samovar.storage.entry import FILE_SUFFIX, key_digest, namespace_folder
+from samovar.storage.front import FIRST_READ_BYTES
 from samovar.storage.fs import FileLocked
 from samovar.storage.identity import Identity
 from samovar.storage.room import Limits
-from samovar.storage.summary import FIRST_READ_BYTES
 from samovar.storage.tokens import TokenIds
 
 from tests.kit.disk import FaultDisk
