@@ -126,10 +126,10 @@ CACHE_GOALS = (
     Goal(
         3,
         "decode rate with a write beside / without, H200",
-        "restart-h200",
+        "restart-h200-cost",
         lambda result: result["decode_ratio_with_write"],
         at_least=0.97,
-        remark="varies by a tenth from run to run",
+        remark="0.96 in the run of restart-h200: it varies by a tenth",
     ),
     Goal(
         3,
@@ -139,7 +139,14 @@ CACHE_GOALS = (
         at_most=1.02,
         remark=NOISY,
     ),
-    Goal(3, "the same, H200", "restart-h200", lambda result: result["cost_at_no_hits"], at_most=1.02),
+    Goal(
+        3,
+        "the same, H200",
+        "restart-h200-cost",
+        lambda result: result["cost_at_no_hits"],
+        at_most=1.02,
+        remark="of 32 pairs half lie between 0.97 and 1.22; 0.73 and 1.25 were medians of 8",
+    ),
     Goal(
         3,
         "lone restore through a reader / synchronous",

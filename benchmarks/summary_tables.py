@@ -96,12 +96,17 @@ def _prefill(result: dict[str, Any]) -> str:
 
 
 def _restart(result: dict[str, Any]) -> str:
-    keys = ("prompt_tokens", "ram", "sigterm", "sigkill")
-    rows = [[number(each[key]) for key in keys] for each in result["ratios_to_cold"]]
-    table = markdown(["prompt, tokens", "RAM / cold", "after SIGTERM / cold", "after SIGKILL / cold"], rows)
+    parts: list[str] = []
+    if "ratios_to_cold" in result:
+        keys = ("prompt_tokens", "ram", "sigterm", "sigkill")
+        head = ["prompt, tokens", "RAM / cold", "after SIGTERM / cold", "after SIGKILL / cold"]
+        parts.append(
+            markdown(head, [[number(each[key]) for key in keys] for each in result["ratios_to_cold"]])
+        )
     writing, cost = (result.get(key) for key in ("decode_ratio_with_write", "cost_at_no_hits"))
     beside = f"Decode with a write beside / without: {number(writing)}."
-    return f"{table}\n\n{beside} Whole time without hits, cache on / off: {number(cost)}."
+    parts.append(f"{beside} Whole time without hits, cache on / off: {number(cost)}.")
+    return "\n\n".join(parts)
 
 
 def _serving(result: dict[str, Any]) -> str:
