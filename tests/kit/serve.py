@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
+from samovar.runtime.cli.ending import end_process
 from samovar.runtime.config import Config, ConfigError, Loaded, load
 from samovar.runtime.engine.errors import ModelUnreadable
 from samovar.runtime.logs import configure_logging
@@ -116,7 +117,7 @@ def _reader(folder: Path) -> HfTextCodec:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        end_process(main())
     except (ConfigError, StartError) as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)
