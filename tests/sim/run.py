@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 BEAT_S = 1.0
-"""The monitor beats fifty times a second; in years of virtual time that is all there would be to do."""
+"""The monitor beats ten times a second; in years of virtual time that is all there would be to do."""
 SMALLER_S = 20.0
 
 
