@@ -11,7 +11,7 @@ import orjson
 from ....actors.requests import GenerationRequest
 from ...engine.prompt import Conversation
 from ..call import Call
-from ..errors import HttpError, bad_value, missing, unsupported
+from ..errors import HttpError, bad_value, missing
 from ..schema.base import parse
 from ..schema.calls import check_model, service_class_of, session_of
 from ..schema.responses import ResponsesBody
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ...engine.port import ModelInfo
-    from ...engine.prompt import Constraint
-    from ..schema.responses_tools import ToolUse
     from .history import Message
     from .inputs import Json
     from .store import ResponseStore
@@ -94,7 +92,7 @@ def _call(
         stop=stops_of(body),
         stop_tokens=stop_tokens_of(body, info),
         top_logprobs=(body.top_logprobs or 0) if body.wants_logprobs else None,
-        constraint=_constraint(body, use),
+        constraint=use.beside(text_constraint(body.text.format if body.text is not None else None)),
         cache_salt=body.cache_salt,
         session_id=session_of(headers, body.session_id, body.prompt_cache_key),
         service_class=service_class_of(body.service_tier),
@@ -115,14 +113,6 @@ def _with_instructions(body: ResponsesBody, conversation: Sequence[Message]) -> 
     if not body.instructions:
         return tuple(conversation)
     return {"role": "system", "content": body.instructions}, *conversation
-
-
-def _constraint(body: ResponsesBody, use: ToolUse) -> Constraint | None:
-    form = text_constraint(body.text.format if body.text is not None else None)
-    if form is not None and use.may_call and use.constraint is None:
-        why = "not beside tools that the model may call; set tool_choice to none or required."
-        raise unsupported("text.format", why)
-    return use.constraint or form
 
 
 def _before(response_id: str | None, store: ResponseStore) -> list[Message]:

@@ -11,9 +11,9 @@ from typing import Annotated
 
 from ....actors.requests import GenerationRequest
 from ...engine.port import ModelInfo
-from ...engine.prompt import Constraint, Conversation
+from ...engine.prompt import Conversation
 from ..call import Call, choices_of
-from ..errors import bad_value, unsupported
+from ..errors import bad_value
 from .accepted import ChatRefusedFields, InertFields
 from .base import parse
 from .calls import (
@@ -28,7 +28,7 @@ from .kinds import Whole
 from .messages import Messages, template_ready
 from .sampling import Limit, SamplingFields, StopFields, max_tokens_of, sampling_of, stop_tokens_of, stops_of
 from .templates import Effort, TemplateFields, template_kwargs_of
-from .tools import ToolChoice, ToolList, ToolUse, tool_use
+from .tools import ToolChoice, ToolList, tool_use
 
 MAX_TOP_LOGPROBS = 20
 
@@ -75,7 +75,7 @@ def parse_chat(
         stop=stops_of(fields),
         stop_tokens=stop_tokens_of(fields, info),
         top_logprobs=_top_logprobs(fields),
-        constraint=_constraint(fields, tools),
+        constraint=tools.beside(constraint_of(fields)),
         cache_salt=fields.cache_salt,
         session_id=session_of(headers, fields.session_id, fields.prompt_cache_key),
         service_class=service_class_of(fields.service_tier),
@@ -90,14 +90,6 @@ def parse_chat(
         may_call=tools.may_call,
         one_call=fields.parallel_tool_calls is False,
     )
-
-
-def _constraint(fields: ChatRequest, tools: ToolUse) -> Constraint | None:
-    form = constraint_of(fields)
-    if form is not None and tools.may_call and tools.constraint is None:
-        why = "not beside tools that the model may call; set tool_choice to none or required."
-        raise unsupported(form.param, why)
-    return tools.constraint or form
 
 
 def _top_logprobs(fields: ChatRequest) -> int | None:

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeAlias, cast
 from pydantic import Discriminator, Field, Tag
 
 from ...engine.prompt import Constraint
-from ..errors import bad_value
+from ..errors import bad_value, unsupported
 from .base import ApiModel, OpenModel
 from .kinds import OBJECT, TEXT, Chars, Items, tag_of
 
@@ -95,6 +95,16 @@ class ToolUse:
     tools: tuple[Mapping[str, object], ...] = ()
     constraint: Constraint | None = None
     may_call: bool = False
+
+    def beside(self, form: Constraint | None) -> Constraint | None:
+        """Return what a reply must match that was also asked for in a form: a demand for calls goes first.
+
+        Raises HttpError (400) where the model is free to call, since a form would keep it from that.
+        """
+        if form is not None and self.may_call and self.constraint is None:
+            why = "not beside tools that the model may call; set tool_choice to none or required."
+            raise unsupported(form.param, why)
+        return self.constraint or form
 
 
 def tool_use(
