@@ -90,9 +90,13 @@ class LaneWatch:
             self._ctx.after(LOOK_AGAIN_S, Look(place))
 
     def ended(self, message: Terminated) -> None:
-        """Find out who is to blame, let everybody else go on, and watch the lane's next incarnation."""
+        """Find out who is to blame, let everybody else go on, and watch the lane's next incarnation.
+
+        A lane that is gone has none: its supervisor takes this scheduler along.
+        """
         place = self._places.on(message.ref)
-        self._ctx.watch(message.ref)
+        if message.reason != "gone":
+            self._ctx.watch(message.ref)
         self.lost(place)
         rows, place.rows = list(place.rows.values()), {}
         error = None if message.failure is None else message.failure.error
