@@ -141,7 +141,7 @@ class Cleared:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Something provisional may be written now."""
+    """Something that was withheld may be written now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,8 +505,8 @@ class Residency:
     def put(self, checkpoint: Checkpoint, session: str | None, *, provisional: bool = False) -> bool:
         """Publish a checkpoint. Every take told later sees it. False when it was not taken.
 
-        ``provisional``: it goes to disk in PROVISIONAL_S seconds, later where much of it is durable already
-        (``caching/withholding.py``), when it must leave RAM, or with a flush, unless it is superseded before.
+        It goes to disk at once, or a while later where part of it is durable already, unless it is superseded
+        before, must leave RAM, or is flushed: ``caching/withholding.py``. ``provisional``: two seconds later.
         """
         return self.ref.tell(Put(checkpoint, session, provisional))
 

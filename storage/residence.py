@@ -42,13 +42,13 @@ class Resident(Generic[C]):
     ``durable``: a file on disk serves exactly its tokens. ``durable_prefix``: one serves so many of them,
     from the first on, as far as is known. ``announced``: durability knows this version. ``urged``: it was
     asked to write it first. ``failed``: it could not, the last time. ``withheld_until_s``: not announced
-    before, unless it is needed. ``provisional``: withheld, and what its row leaves may supersede it.
+    before, unless it is needed. ``deferred``: nor before enough of it is new (``caching/withholding.py``).
     ``version`` is never used twice while the process lives.
     """
 
     __slots__ = (
-        *("announced", "checkpoint", "durable", "durable_prefix", "failed", "file_id", "held_bytes"),
-        *("leases", "namespace", "provisional", "reusable_from", "sessions", "tokens", "touched_s"),
+        *("announced", "checkpoint", "deferred", "durable", "durable_prefix", "failed", "file_id"),
+        *("held_bytes", "leases", "namespace", "reusable_from", "sessions", "tokens", "touched_s"),
         *("trimmable", "urged", "used_s", "version", "withdrawals", "withheld_until_s"),
     )
 
@@ -64,7 +64,7 @@ class Resident(Generic[C]):
         self.used_s = used_s
         self.durable = durable
         self.durable_prefix = len(spec.tokens) if durable else 0
-        self.provisional = False
+        self.deferred = False
         self.file_id: str | None = None
         self.announced = False
         self.urged = False

@@ -1,9 +1,9 @@
 """What RAM holds and what leaves it, in terms of durability: the policy behind ``residency.py``.
 
 An entry is durable, announced (durability brings it to disk), or withheld (not durable and not announced:
-it is provisional, its file was withdrawn again and again, or the SSD tier was cleared; it is announced when
-it has to go, when a flush asks, or when its time has come, see ``withholding.py``). No I/O: what it tells
-durability are messages. Loop thread only.
+a longer one may supersede it soon, its file was withdrawn again and again, or the SSD tier was cleared; it is
+announced when it has to go, when a flush asks, or when its time has come, see ``withholding.py``). No I/O:
+what it tells durability are messages. Loop thread only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ...storage.residence import Residence, Resident
 from ..durability import DirtyCheckpoint, NotOwed
 from .tiers import EntryFigures
-from .withholding import PROVISIONAL_S, due_s, rewrite_s
+from .withholding import DEFER_SHARE, PROVISIONAL_S, due_s, rewrite_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,22 +86,29 @@ class RamTier:
     ) -> float | None:
         """Keep a published checkpoint, announce it, and make room.
 
-        A provisional one that fits is withheld instead; returns until when.
+        One that fits and may be superseded soon is withheld instead; returns until when.
         """
         length = len(checkpoint.spec.tokens)
         if length == 0 or (session is None and length < self._options.min_tokens):
             return None
         entry = Resident(checkpoint, self._counts.next_version(), now_s, durable=False)
         entry.durable_prefix = self._durable_prefix(entry)
-        self.entries.put(entry, session)
+        gone = self.entries.put(entry, session).gone
         urgent = entry.held_bytes > self._options.max_bytes
-        if provisional and not urgent and self._durability is not None:
-            entry.provisional = True
-            entry.withheld_until_s = now_s + PROVISIONAL_S
-        else:
+        entry.deferred = provisional or self._may_defer(entry)
+        waited_s = [old.withheld_until_s for old in gone if old.deferred]  # its work is this one's now
+        entry.withheld_until_s = min(now_s + PROVISIONAL_S if provisional else now_s, *waited_s, math.inf)
+        until_s: float | None = due_s(entry)
+        if self._durability is None or urgent or until_s <= now_s:
             self._announce(entry, urgent=urgent)
+            until_s = None
         self.reclaim()
-        return due_s(entry) if entry.provisional else None
+        return until_s
+
+    def _may_defer(self, new: Entry) -> bool:
+        """Whether RAM has room for one more that is not written yet: what has to go must be able to."""
+        deferred_bytes = sum(entry.held_bytes for entry in self.entries if entry.deferred)
+        return deferred_bytes + new.held_bytes <= DEFER_SHARE * self._options.max_bytes
 
     def _durable_prefix(self, new: Entry) -> int:
         """Return how much of ``new`` is durable, going by the entry that shares most with it."""
@@ -248,7 +255,7 @@ class RamTier:
         dirty = DirtyCheckpoint(entry.checkpoint, entry.version, urgent)
         entry.announced = self._durability.dirty(dirty) is not False
         entry.urged = urgent and entry.announced
-        entry.failed = entry.provisional = False
+        entry.failed = entry.deferred = False
         entry.withheld_until_s = 0.0
         return entry.announced
 

@@ -1,4 +1,4 @@
-"""When provisional states go to disk: the later the more of them is durable already."""
+"""When states go to disk: the later the more of them is durable already."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from samovar.actors.archive import Withdrawn
-from samovar.actors.caching.withholding import PROVISIONAL_LIMIT_S, PROVISIONAL_S
+from samovar.actors.caching.withholding import DEFER_LIMIT_S, DEFER_S, DEFER_SHARE, PROVISIONAL_S
 from samovar.storage.tokens import TokenIds
 
 from tests.kit.checkpoints import FakeCheckpoint, checkpoint
@@ -90,11 +90,43 @@ async def test_a_provisional_state_waits_as_its_bytes_are_to_what_is_new(known: 
 
 
 @virtual
+@pytest.mark.parametrize(("known", "seconds"), [(1, 0.5), (4, 8.0), (98, 60.0)])
+async def test_so_does_what_a_row_leaves_at_its_end(known: int, seconds: float) -> None:
+    async with Cache() as cache:
+        await durable(cache, first(known))
+        await cache.put(first(max(known, 4) + 1))
+        await waits_until(cache, seconds, max(known, 4) + 1)
+
+
+@virtual
+async def test_a_new_prompt_and_what_cannot_be_shortened_are_written_at_once() -> None:
+    async with Cache() as cache:
+        await durable(cache, first(9, trimmable=False), checkpoint(501, 502))
+        await cache.put(first(10, trimmable=False), checkpoint(601, 602))
+        assert [len(tokens) for tokens in announced(cache)] == [10, 2]
+
+
+@virtual
+async def test_no_more_waits_than_ram_can_spare() -> None:
+    cap = 800
+    async with Cache(max_bytes=cap) as cache:
+        each = checkpoint(1, 2, nbytes=100)
+        size = each.held_bytes
+        many = cap // size
+        for number in range(many):
+            await durable(cache, checkpoint(*(number,) * 9, nbytes=100))
+        for number in range(many):
+            await cache.put(checkpoint(*(number,) * 10, nbytes=100))
+        waiting = many - len(announced(cache))
+        assert 0 < waiting == int(DEFER_SHARE * cap) // size
+
+
+@virtual
 async def test_a_turn_that_adds_next_to_nothing_waits_a_minute_longer_at_most() -> None:
     async with Cache() as cache:
         await durable(cache, first(999))
         cache.residency.put(first(1000), None, provisional=True)
-        await waits_until(cache, PROVISIONAL_S + PROVISIONAL_LIMIT_S, 1000)
+        await waits_until(cache, PROVISIONAL_S + DEFER_LIMIT_S, 1000)
 
 
 @virtual
@@ -149,9 +181,8 @@ async def test_what_was_durable_is_remembered_by_what_superseded_it() -> None:
     async with Cache() as cache:
         await durable(cache, first(6))
         await cache.put(first(7))
-        cache.announced()  # and durability does not come to it
         cache.residency.put(first(8), None, provisional=True)
-        await waits_until(cache, PROVISIONAL_S * 4, 8)
+        await waits_until(cache, DEFER_S * 6 / 2, 8)
 
 
 # -- what ends the wait -------------------------------------------------------------------------------------
@@ -166,11 +197,11 @@ async def waiting(cache: Cache) -> None:
 
 
 @virtual
-async def test_the_end_of_its_row_ends_the_wait_and_is_all_that_is_written() -> None:
+async def test_the_end_of_its_row_is_all_that_is_written() -> None:
     async with Cache() as cache:
         await waiting(cache)
         await cache.put(first(101))
-        assert [len(tokens) for tokens in announced(cache)] == [101]
+        await waits_until(cache, PROVISIONAL_S + DEFER_LIMIT_S - 30.0, 101)
         await cache.kit.advance(100.0)
         assert announced(cache) == []
 
@@ -262,15 +293,31 @@ async def test_after_a_clear_of_the_disk_a_new_turn_waits_for_nothing_that_was_t
 
 
 @virtual
-async def test_a_long_conversation_is_written_once_a_turn() -> None:
+async def test_what_supersedes_a_state_that_waits_puts_its_work_off_no_further() -> None:
+    """Without an end to it a crash would take all that was said since the last pause."""
+    async with Cache() as cache:
+        await durable(cache, first(80))
+        await cache.put(first(90))  # by itself in 16 s
+        await cache.kit.advance(3.0)
+        await cache.put(first(100))
+        await waits_until(cache, 8.0 - 3.0, 100)
+
+
+@virtual
+@pytest.mark.parametrize(("pause_s", "least", "most"), [(5.0, 6, 10), (150.0, 20, 21)])
+async def test_a_conversation_is_written_as_it_grows_not_turn_by_turn(
+    pause_s: float, least: int, most: int
+) -> None:
+    """Twenty turns that treble it: each is written only where a turn takes longer than it may wait."""
     async with TwoTiers() as tiers:
-        for turn in range(100, 120, 2):
+        for turn in range(100, 300, 10):
             assert tiers.cache.put(first(turn), None, provisional=True)
-            await tiers.kit.advance(20.0)
-            await tiers.put(first(turn + 1))
+            await tiers.kit.advance(2.0)
+            await tiers.put(first(turn + 5))
+            await tiers.kit.advance(pause_s - 2.0)
             await tiers.calm()
+        assert least <= tiers.counts.spills <= most
         assert await tiers.durable()
-        assert tiers.counts.spills == 11  # the first prompt, and the end of each turn
 
 
 def announced(cache: Cache) -> list[list[int]]:

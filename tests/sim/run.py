@@ -28,6 +28,7 @@ from tests.cache.turns import TurnLoop, Turns
 from tests.kit.faults import PowerLoss
 from tests.kit.outside import repeatable, replaced
 
+from .journal import Spins
 from .plan import GROUPS, draw
 from .world import World
 
@@ -88,7 +89,7 @@ def _lived(plan: Plan, turns: Turns, result: Result) -> None:
                 errors = [each for each in loop.errors if not isinstance(each.get("exception"), PowerLoss)]
                 assert not errors, f"errors nobody handled: {errors}"
                 assert not turns.strands, f"threads left running: {[each.name for each in turns.strands]}"
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the run's
+        except (Exception, Spins) as error:  # noqa: BLE001 - whatever it is, it is the run's
             turns.abandon()
             result.failure = "".join(traceback.format_exception(error)[-3:])
         result.digest, result.events = world.log.digest, world.log.count
