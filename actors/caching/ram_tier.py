@@ -97,7 +97,7 @@ class RamTier:
         urgent = entry.held_bytes > self._options.max_bytes
         entry.deferred = provisional or self._may_defer(entry)
         waited_s = [old.withheld_until_s for old in gone if old.deferred]  # its work is this one's now
-        entry.withheld_until_s = min(now_s + PROVISIONAL_S if provisional else now_s, *waited_s, math.inf)
+        entry.withheld_until_s = min([now_s + PROVISIONAL_S if provisional else now_s, *waited_s])
         until_s: float | None = due_s(entry)
         if self._durability is None or urgent or until_s <= now_s:
             self._announce(entry, urgent=urgent)

@@ -17,6 +17,7 @@ from samovar.runtime.tiers import DiskTier, Tiers
 from samovar.storage.room import Limits
 from samovar.storage.tokens import TokenIds
 
+from tests.cache.whole import no_codec
 from tests.kit.checkpoints import FakeCheckpoint, FakeGauge, checkpoint
 from tests.kit.disk import FaultDisk
 from tests.kit.loop import virtual
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections import deque
 
     from samovar.actors.caching.tiers import Taken
-    from samovar.runtime.engine.port import TextCodec
 
 
 class _Real:
@@ -106,10 +106,6 @@ class TwoTiers(StorageTree):
         self.actor.check_integrity()
 
 
-def _no_codec() -> TextCodec:
-    raise AssertionError("nobody renders here")
-
-
 def numbered(number: int, nbytes: int = 100) -> FakeCheckpoint:
     return checkpoint(number, number, number, nbytes=nbytes)
 
@@ -170,7 +166,7 @@ async def test_a_flush_beside_a_clear_of_the_disk_is_believed_once_all_is_there_
         disk = DiskTier(
             ROOT, tiers._root, tiers.archive, tiers.readers, tiers.durability, tiers.counts, tiers.pool
         )
-        cache = TreeCache(Tiers(tiers.residency.spec, tiers.cache, disk), (), _no_codec, tiers.pool)
+        cache = TreeCache(Tiers(tiers.residency.spec, tiers.cache, disk), (), no_codec, tiers.pool)
         await tiers.put(*(numbered(n) for n in range(4)))
         assert await tiers.durable()
         gate = tiers.hold("unlink" if when == "before" else "sync")

@@ -164,7 +164,7 @@ class Whole:
         disk = DiskTier(
             ROOT, tier, self.archive, self.readers, self.durability, self.durability_counts, self.pool
         )
-        self.cache = TreeCache(Tiers(residency, self.residency, disk), (), _no_codec, self.pool)
+        self.cache = TreeCache(Tiers(residency, self.residency, disk), (), no_codec, self.pool)
         self.root = SupervisorSpec(
             "root",
             [
@@ -280,7 +280,8 @@ class Whole:
         )  # the quarantine's names end as they did
 
 
-def _no_codec() -> TextCodec:
+def no_codec() -> TextCodec:
+    """Stand in for a codec that is never asked for."""
     raise AssertionError("nobody renders here")
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from samovar.actors.requests import GenerationRequest
     from samovar.actors.stream import RequestStream
 
+    from .fakes import Script
+
 
 def listening(**options: object) -> HttpServer:
     return HttpServer(FakeServing(), HttpOptions(**options), RecordingLog())  # pyright: ignore[reportArgumentType]
@@ -28,6 +30,15 @@ def listening(**options: object) -> HttpServer:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 - no event says so
         await asyncio.sleep(0.001)
+
+
+def paris_until(release: asyncio.Event) -> Script:
+    async def held(stream: RequestStream, request: GenerationRequest) -> None:
+        stream.push(Delta(request.id, "Paris", (1,)))
+        await release.wait()
+        stream.push(finished(request.id, 1))
+
+    return held
 
 
 async def refused_start(server: HttpServer) -> str:
@@ -113,13 +124,8 @@ def test_the_real_port_is_known_and_the_same_address_can_be_bound_again() -> Non
 def test_closing_lets_running_requests_finish_and_drops_idle_connections() -> None:
     release = asyncio.Event()
 
-    async def held(stream: RequestStream, request: GenerationRequest) -> None:
-        stream.push(Delta(request.id, "Paris", (1,)))
-        await release.wait()
-        stream.push(finished(request.id, 1))
-
     async def scenario() -> None:
-        async with live(FakeServing(held)) as server:
+        async with live(FakeServing(paris_until(release))) as server:
             port = server.server.port
             idle = raw(server, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             async with idle as (idle_reader, _), raw(server, raw_chat(chat(stream=True))) as (reader, _):
@@ -173,13 +179,8 @@ def test_one_that_arrived_in_the_same_turn_of_the_loop_is_answered() -> None:
 def test_connections_that_had_their_answer_close_with_the_idle_ones_and_streams_after_theirs() -> None:
     release = asyncio.Event()
 
-    async def held(stream: RequestStream, request: GenerationRequest) -> None:
-        stream.push(Delta(request.id, "Paris", (1,)))
-        await release.wait()
-        stream.push(finished(request.id, 1))
-
     async def scenario() -> None:
-        async with live(FakeServing(held)) as server:
+        async with live(FakeServing(paris_until(release))) as server:
             idle = raw(server, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             async with idle as (idle_reader, _), raw(server, raw_chat(chat(stream=True))) as (reader, _):
                 await idle_reader.readuntil(b"}")

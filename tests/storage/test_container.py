@@ -43,6 +43,7 @@ from tests.kit.containers import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from samovar.storage.container import StoredCheckpoint
     from samovar.storage.filesystem import OpenFile
 
 PATH = Path("one.kv")
@@ -204,14 +205,19 @@ def large(tmp_path: Path) -> tuple[CheckpointSpec, list[bytes], Path]:
     return spec, contents(spec), tmp_path / "large.kv"
 
 
+def written(tmp_path: Path) -> tuple[CheckpointSpec, list[bytes], Path, StoredCheckpoint]:
+    spec, parts, path = large(tmp_path)
+    stored = write_container(OsFilesystem(), path, IDENTITY, spec, views(parts), created_s=CREATED_S)
+    return spec, parts, path, stored
+
+
 @pytest.mark.parametrize("cores", [1, 2, 16])
 def test_a_large_container_on_a_disk_and_its_damage_found_by_whoever_reads_it(
     cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensor_reader, "usable_cores", lambda: cores)
-    spec, parts, path = large(tmp_path)
     fs = OsFilesystem()
-    stored = write_container(fs, path, IDENTITY, spec, views(parts), created_s=CREATED_S)
+    spec, parts, path, stored = written(tmp_path)
     assert path.stat().st_size == stored.file_bytes
     assert read_header(fs, path) == stored
     targets = [bytearray(len(part)) for part in parts]
@@ -250,8 +256,7 @@ def test_a_large_container_is_read_by_several_threads_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensor_reader, "usable_cores", lambda: 16)
-    spec, parts, path = large(tmp_path)
-    stored = write_container(OsFilesystem(), path, IDENTITY, spec, views(parts), created_s=CREATED_S)
+    spec, parts, path, stored = written(tmp_path)
     targets = [bytearray(len(part)) for part in parts]
     shares = min(tensor_reader.MOST_THREADS, spec.nbytes // SHARE_BYTES)
     assert shares > 1
@@ -261,9 +266,8 @@ def test_a_large_container_is_read_by_several_threads_at_once(
 
 
 def test_a_file_that_is_replaced_while_threads_come_to_it_is_told(tmp_path: Path) -> None:
-    spec, parts, path = large(tmp_path)
     fs = OsFilesystem()
-    stored = write_container(fs, path, IDENTITY, spec, views(parts), created_s=CREATED_S)
+    spec, parts, path, stored = written(tmp_path)
     path.unlink()
     write_container(fs, path, "f" * len(IDENTITY), spec, views(parts), created_s=CREATED_S)
     with pytest.raises(ContainerChanged):
@@ -294,16 +298,14 @@ def test_whatever_fails_within_a_restore_is_raised(
 ) -> None:
     """Also what Python's own containers raise: rubbish in the targets must never pass for a state."""
     monkeypatch.setattr(tensor_reader, "usable_cores", lambda: cores)
-    spec, parts, path = large(tmp_path)
-    fs = OsFilesystem()
-    stored = write_container(fs, path, IDENTITY, spec, views(parts), created_s=CREATED_S)
+    _, parts, path, stored = written(tmp_path)
 
     def fails(hasher: object, block: object) -> None:
         raise IndexError("within")
 
     monkeypatch.setattr(tensor_reader, "update_all", fails)
     with pytest.raises(IndexError, match="within"):
-        read_tensors(fs, path, stored, views([bytearray(len(part)) for part in parts]))
+        read_tensors(OsFilesystem(), path, stored, views([bytearray(len(part)) for part in parts]))
     assert helpers() == []
 
 
